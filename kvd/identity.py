@@ -1,0 +1,88 @@
+"""Who is what: keyspace digests, chain digests, chunk keys. Never Python's hash, never pickled.
+
+Both sides derive keys from fields; the daemon trusts no key that a client computed.
+"""
+
+import hashlib
+import struct
+from dataclasses import dataclass, fields
+
+import numpy as np
+
+from kvd.limits import CHUNK_KEY_BYTES, CHUNK_TOKENS_DEFAULT, DIGEST_BYTES
+from kvd.shape import BlockShape
+
+CHAIN_START = bytes(DIGEST_BYTES)
+KVD_CHAIN = "kvd.chain.v0"  # Chain digests made by `chain_digests`, as against an engine's own.
+
+
+@dataclass(frozen=True, slots=True)
+class Keyspace:
+    """Everything besides the tokens that changes the KV. The tenant is added by the daemon."""
+
+    model: str
+    weight_revision: str
+    shape: BlockShape
+    tokenizer: str = ""
+    chain: str = KVD_CHAIN
+    layout: str = "kvd"
+    rope: str = ""
+    adapter: str = ""
+    chunk_tokens: int = CHUNK_TOKENS_DEFAULT
+
+
+def _field(data: bytes) -> bytes:
+    return struct.pack("<I", len(data)) + data
+
+
+def _shape_bytes(shape: BlockShape) -> bytes:
+    words = [len(shape.groups)]
+    for group in shape.groups:
+        words += [group.layers, int(group.hit_rule), group.trailing_chunks, len(group.tensors)]
+        for tensor in group.tensors:
+            words += [int(tensor.role), tensor.heads, tensor.width, int(tensor.dtype)]
+    return struct.pack(f"<{len(words)}I", *words)
+
+
+def keyspace_digest(keyspace: Keyspace, tenant: str) -> bytes:
+    """Return BLAKE2b-256 over tenant and every field, each with its length, in field order."""
+    state = hashlib.blake2b(digest_size=DIGEST_BYTES, person=b"kvd.keyspace.v0")
+    state.update(_field(tenant.encode()))
+    for field in fields(keyspace):
+        value = getattr(keyspace, field.name)
+        match value:
+            case BlockShape():
+                data = _shape_bytes(value)
+            case str():
+                data = value.encode()
+            case int():
+                data = struct.pack("<I", value)
+        state.update(_field(data))
+    return state.digest()
+
+
+def chain_digests(
+    tokens: np.ndarray | list[int], chunk_tokens: int, extras: bytes = b"", after: bytes = CHAIN_START
+) -> bytes:
+    """Return the chain digest of each whole chunk of `tokens`, 32 bytes each, joined.
+
+    Digest i covers all tokens up to the end of chunk i: BLAKE2b-256 over (previous digest, the
+    chunk's tokens as little-endian u32, extras). `extras` is whatever else changes the KV of
+    these tokens (image hashes, a salt). A tail shorter than a chunk has no digest.
+    """
+    assert len(after) == DIGEST_BYTES and chunk_tokens > 0
+    data = np.ascontiguousarray(tokens, dtype="<u4").tobytes()
+    step, digest, out = 4 * chunk_tokens, after, []
+    for begin in range(0, len(data) - step + 1, step):
+        state = hashlib.blake2b(digest, digest_size=DIGEST_BYTES, person=b"kvd.chain.v0")
+        state.update(data[begin : begin + step])
+        state.update(extras)
+        digest = state.digest()
+        out.append(digest)
+    return b"".join(out)
+
+
+def chunk_key(keyspace: bytes, chain: bytes) -> bytes:
+    """Return BLAKE2b-128 of (keyspace digest, chain digest)."""
+    assert len(keyspace) == len(chain) == DIGEST_BYTES
+    return hashlib.blake2b(keyspace + chain, digest_size=CHUNK_KEY_BYTES).digest()

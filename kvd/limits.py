@@ -1,0 +1,61 @@
+"""Every bound of kvd (I9), in one place; a test compares this table with the documents."""
+
+import random
+from dataclasses import dataclass, replace
+
+from kvd.clock import NS_PER_S
+
+KIB = 1 << 10
+MIB = 1 << 20
+GIB = 1 << 30
+
+PAGE_BYTES = 4096  # Strips, extents and slabs are multiples of it; fits O_DIRECT everywhere.
+CELL_ALIGN_BYTES = 8  # Cells start on it inside a strip: one aligned word load for readers.
+CHUNK_TOKENS_DEFAULT = 64
+DIGEST_BYTES = 32  # Of a keyspace and of a chain position.
+CHUNK_KEY_BYTES = 16
+
+PROTOCOL_MIN = 1
+PROTOCOL_MAX = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Bounds that the daemon enforces; sizes in bytes, times in nanoseconds."""
+
+    frame_bytes_max: int = 8 * MIB  # One message on a stream: a chain of 250,000 chunks fits.
+    piece_bytes_max: int = 1 * MIB  # Payload of one byte-delivery frame: the knee of the cost curve.
+    chunks_per_request_max: int = 65_536
+    keyspaces_per_session_max: int = 64
+    lanes_per_request_max: int = 64
+    cells_per_strip_max: int = 1 << 20
+    sessions_max: int = 256
+    requests_per_session_max: int = 256  # Unanswered wishes.
+    leases_per_session_max: int = 1024
+    lease_bytes_per_session_max: int = 64 * GIB
+    reservations_per_session_max: int = 64
+    fds_per_message_max: int = 64  # 254 in one message fail; a margin below it.
+    slab_bytes: int = 64 * MIB
+    lease_ttl_ns: int = 30 * NS_PER_S
+    quarantine_ns: int = 30 * NS_PER_S  # Extents of a lost lease, when nobody confirms earlier.
+    reservation_ttl_ns: int = 60 * NS_PER_S
+    deadline_ns: int = 10 * NS_PER_S  # Of a request that states none.
+    deadline_ns_max: int = 600 * NS_PER_S
+    recall_ns: int = 5 * NS_PER_S  # A session's time to detach from a slab that is asked back.
+    drain_ns: int = 10 * NS_PER_S  # From SIGTERM to exit.
+    tick_ns: int = NS_PER_S // 4
+
+
+def squeeze(limits: Limits, seed: int) -> Limits:
+    """Shrink the bounds that rare branches hang on, so that a simulation reaches them."""
+    rng = random.Random(seed)
+    return replace(
+        limits,
+        leases_per_session_max=rng.randint(2, 8),
+        reservations_per_session_max=rng.randint(1, 4),
+        requests_per_session_max=rng.randint(2, 16),
+        lease_ttl_ns=rng.randint(1, 20) * NS_PER_S // 10,
+        quarantine_ns=rng.randint(1, 20) * NS_PER_S // 10,
+        reservation_ttl_ns=rng.randint(1, 20) * NS_PER_S // 10,
+        recall_ns=rng.randint(1, 10) * NS_PER_S // 10,
+    )
