@@ -1,0 +1,203 @@
+"""What the core can be told: everything that happens outside it, as frozen values.
+
+Past tense for what a hand did, `Wanted` for a wish of a client. A wish carries the request id
+that its one final answer will carry (I10). Columns are numpy arrays or joined digests.
+"""
+
+from dataclasses import dataclass
+from enum import IntEnum
+
+import numpy as np
+
+from kvd.errors import Fault
+from kvd.identity import Keyspace
+from kvd.types import Lane
+
+
+class Delivery(IntEnum):
+    MAP = 0
+    BYTES = 1
+
+
+# ---- slabs ----
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """The daemon is up; dram may grow."""
+
+
+@dataclass(frozen=True, slots=True)
+class SlabTouched:
+    """The arena made `slab` and touched it once: its bytes are capacity now."""
+
+    slab: int
+
+
+@dataclass(frozen=True, slots=True)
+class SlabFailed:
+    slab: int
+    fault: Fault
+
+
+@dataclass(frozen=True, slots=True)
+class SlabDetached:
+    """The session has no writable mapping of `slab` any more, and says so."""
+
+    session: int
+    slab: int
+
+
+# ---- sessions ----
+
+
+@dataclass(frozen=True, slots=True)
+class SessionOpened:
+    session: int
+    tenant: str
+
+
+@dataclass(frozen=True, slots=True)
+class SessionEnded:
+    """A socket of the session closed. Its process may be alive, and may still write."""
+
+    session: int
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessGone:
+    """The pidfd fired: no mapping of this session exists any more."""
+
+    session: int
+
+
+@dataclass(frozen=True, slots=True)
+class DrainStarted:
+    pass
+
+
+# ---- wishes ----
+
+
+@dataclass(frozen=True, slots=True)
+class KeyspaceWanted:
+    request: int
+    session: int
+    keyspace: Keyspace
+
+
+@dataclass(frozen=True, slots=True)
+class ReserveWanted:
+    """Places for the chunks of `chain` (n x 32 bytes) behind `parent` (32 bytes or empty)."""
+
+    request: int
+    session: int
+    keyspace: int
+    lane: Lane
+    parent: bytes
+    chain: bytes
+    chunk_bytes_max: int
+
+
+@dataclass(frozen=True, slots=True)
+class SealWanted:
+    """`sizes` u32[n, 3] and `roots` u64[n, 3] of n chunks from `first` of the reservation."""
+
+    request: int
+    session: int
+    reservation: int
+    first: int
+    sizes: np.ndarray
+    roots: np.ndarray
+    profile: int
+    last: bool
+
+
+@dataclass(frozen=True, slots=True)
+class AbortWanted:
+    request: int
+    session: int
+    reservation: int
+
+
+@dataclass(frozen=True, slots=True)
+class LookupWanted:
+    request: int
+    session: int
+    keyspace: int
+    lanes: tuple[Lane, ...]
+    chain: bytes
+    lease: bool
+
+
+@dataclass(frozen=True, slots=True)
+class FetchWanted:
+    """The longest prefix per class; `layer_end` 0 means all layers; `lease` 0 means none held."""
+
+    request: int
+    session: int
+    keyspace: int
+    lanes: tuple[Lane, ...]
+    chain: bytes
+    class_count: int
+    layer_begin: int
+    layer_end: int
+    delivery: Delivery
+    rate_bits: int
+    lease: int
+    deadline_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class ReleaseWanted:
+    """`corrupt` u32[m]: lane << 24 | chunk of strips whose bytes failed the reader's check."""
+
+    request: int
+    session: int
+    lease: int
+    corrupt: np.ndarray
+
+
+@dataclass(frozen=True, slots=True)
+class RenewWanted:
+    request: int
+    session: int
+    lease: int
+
+
+@dataclass(frozen=True, slots=True)
+class CancelWanted:
+    """The client gives up the wish `request`; it is answered LATE or was answered already."""
+
+    request: int
+    session: int
+
+
+@dataclass(frozen=True, slots=True)
+class DeliveryMoved:
+    """Byte delivery made progress; it renews the lease."""
+
+    request: int
+
+
+@dataclass(frozen=True, slots=True)
+class DeliveryEnded:
+    """All pieces were handed to the socket (`fault` is None), or no more will be."""
+
+    request: int
+    delivered_bytes: int
+    fault: Fault | None
+
+
+@dataclass(frozen=True, slots=True)
+class Ticked:
+    """Time passed; deadlines, leases and quarantines are looked at."""
+
+
+Event = (
+    Started | SlabTouched | SlabFailed | SlabDetached
+    | SessionOpened | SessionEnded | ProcessGone | DrainStarted
+    | KeyspaceWanted | ReserveWanted | SealWanted | AbortWanted
+    | LookupWanted | FetchWanted | ReleaseWanted | RenewWanted | CancelWanted
+    | DeliveryMoved | DeliveryEnded | Ticked
+)  # fmt: skip

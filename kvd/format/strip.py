@@ -1,0 +1,60 @@
+"""The head of a strip: its table of cells. Packs and checks bytes, touches no file.
+
+`[table: per cell u32 offset, u32 length and flags, u64 XXH3-64][cells]`, the whole padded with
+zeros to 4 KiB. Offsets count from the strip's first byte; the last bit of the length word marks a
+raw cell.
+"""
+
+import numpy as np
+
+from kvd.limits import CELL_ALIGN_BYTES, PAGE_BYTES
+
+RAW_FLAG = np.uint32(1 << 31)
+LENGTH_MASK = np.uint32((1 << 28) - 1)
+TABLE_ENTRY = np.dtype([("offset", "<u4"), ("length", "<u4"), ("checksum", "<u8")])
+assert TABLE_ENTRY.itemsize == 16
+
+
+def table_bytes(cell_count: int) -> int:
+    """Return the size of a table; cells start behind it."""
+    return cell_count * TABLE_ENTRY.itemsize
+
+
+def padded(size: int) -> int:
+    """Round up to whole pages."""
+    return -(-size // PAGE_BYTES) * PAGE_BYTES
+
+
+def pack_table(
+    offsets: np.ndarray, lengths: np.ndarray, raw: np.ndarray, checksums: np.ndarray
+) -> np.ndarray:
+    """Return the table of one strip; all columns of one entry per cell, in cell order."""
+    assert len(offsets) == len(lengths) == len(raw) == len(checksums)
+    assert (offsets % CELL_ALIGN_BYTES == 0).all()
+    assert (lengths <= LENGTH_MASK).all()
+    table = np.empty(len(offsets), TABLE_ENTRY)
+    table["offset"] = offsets
+    table["length"] = np.where(raw, lengths | RAW_FLAG, lengths)
+    table["checksum"] = checksums
+    return table
+
+
+def parse_table(strip: np.ndarray, cell_count: int, strip_bytes: int) -> np.ndarray | None:
+    """Return the table as a view of `strip` (u8), or None when it cannot be one.
+
+    Every entry it returns lies inside `[table end, strip_bytes)`, aligned and in cell order
+    without overlap, with no unknown flag set; so a reader may use it without further checks.
+    """
+    size = table_bytes(cell_count)
+    if cell_count <= 0 or size > strip_bytes or len(strip) < size:
+        return None
+    table = strip[:size].view(TABLE_ENTRY)
+    begins = table["offset"].astype(np.int64)
+    lengths = (table["length"] & LENGTH_MASK).astype(np.int64)
+    known = (table["length"] & ~(RAW_FLAG | LENGTH_MASK)) == 0
+    ends = begins + lengths
+    if not (known.all() and begins[0] >= size and ends[-1] <= strip_bytes):
+        return None
+    if (begins % CELL_ALIGN_BYTES).any() or (begins[1:] < ends[:-1]).any():
+        return None
+    return table

@@ -1,0 +1,39 @@
+"""Frames of the session's message stream: a fixed header, then a protobuf message or a piece.
+
+Both ends use these words, so they lie on floor 0. Layout in docs/protocol.md.
+"""
+
+import struct
+from enum import IntEnum
+
+# Body length, request id, kind, pad (zero), pad (zero).
+FRAME_HEAD = struct.Struct("<IIBBH")
+# Of a PIECE body: class, lane, pad (zero), chunk, offset in the strip; the data follows.
+PIECE_HEAD = struct.Struct("<BBHII")
+# Of the control page, at offset 0: magic, daemon epoch, revoke counter.
+CONTROL_PAGE = struct.Struct("<8sQQ")
+CONTROL_MAGIC = b"kvdctrl0"
+REVOKE_OFFSET = 16
+
+FEATURES = 0  # No optional feature exists yet; the bits are negotiated all the same.
+
+
+class FrameKind(IntEnum):
+    """Requests are below 64, answers from 64; an answer carries its request's id."""
+
+    BIND = 1
+    REGISTER_KEYSPACE = 2
+    RESERVE = 3
+    SEAL = 4
+    ABORT = 5
+    LOOKUP = 6
+    FETCH = 7
+    RELEASE = 8
+    RENEW = 9
+    CANCEL = 10
+    CREDIT = 11
+    ERROR = 64  # Final.
+    REPLY = 65  # Final; the message type follows from the request's kind.
+    PROMISE = 66
+    PIECE = 67
+    NOTICE = 68  # Request id 0.
