@@ -105,7 +105,7 @@ class KeyspaceGranted:
 
 @dataclass(frozen=True, slots=True)
 class Reserved:
-    """`states` u8[n], `slabs` u32[n], `offsets` u64[n]; reservation 0: nothing to fill."""
+    """`states` u8[n], `slabs` u32[n, 3], `offsets` u64[n, 3]; reservation 0: nothing to fill."""
 
     reservation: int
     generation: int

@@ -88,7 +88,10 @@ class KeyspaceWanted:
 
 @dataclass(frozen=True, slots=True)
 class ReserveWanted:
-    """Places for the chunks of `chain` (n x 32 bytes) behind `parent` (32 bytes or empty)."""
+    """Places for the chunks of `chain` (n x 32 bytes) behind `parent` (32 bytes or empty).
+
+    `sizes` u32[n, 3]: upper bound of each strip, whole pages.
+    """
 
     request: int
     session: int
@@ -96,12 +99,12 @@ class ReserveWanted:
     lane: Lane
     parent: bytes
     chain: bytes
-    chunk_bytes_max: int
+    sizes: np.ndarray
 
 
 @dataclass(frozen=True, slots=True)
 class SealWanted:
-    """`sizes` u32[n, 3] and `roots` u64[n, 3] of n chunks from `first` of the reservation."""
+    """`sizes` u32[n, 3] (whole pages, at most what was reserved) and `roots` u64[n, 3] of n chunks from `first` of the reservation."""
 
     request: int
     session: int
