@@ -1,0 +1,59 @@
+"""What every arena promises: slabs of memory by number, and one control page for each session.
+
+An arena carries out; it never chooses which slab, nor who gets it.
+"""
+
+from collections.abc import Callable
+from typing import Protocol
+
+from kvd.errors import Fault
+
+# Called once for each created slab, from any thread: with None when its bytes are capacity, with a
+# fault when it could not be had and does not exist. Not called for a slab destroyed before; must
+# not call the arena.
+Report = Callable[[int, Fault | None], None]
+
+
+class ControlPage(Protocol):
+    """One page that the daemon writes and one session reads."""
+
+    def open_descriptor(self) -> int:
+        """Return a descriptor of the page, which nobody can write through; the caller closes it."""
+        ...
+
+    def revoke(self, counter: int) -> None:
+        """Store the revoke counter; readers see the old or the new one, never a mixture."""
+        ...
+
+    def close(self) -> None:
+        """Forget the page; mappings of it live as long as their processes."""
+        ...
+
+
+class Arena(Protocol):
+    def create_slab(self, slab: int, size_bytes: int) -> None:
+        """Make and touch a slab in the background; the result is reported, never raised."""
+        ...
+
+    def destroy_slab(self, slab: int) -> None:
+        """Forget a slab; views of it and mappings in other processes stay valid."""
+        ...
+
+    def slab_descriptor(self, slab: int, *, writable: bool) -> int:
+        """Return a descriptor that stays the arena's own, open until the slab is destroyed.
+
+        The one for reading cannot be made writable by a receiver under another uid.
+        """
+        ...
+
+    def view_slab(self, slab: int) -> memoryview:
+        """Return all bytes of a reported slab, read-only; the view outlives the slab."""
+        ...
+
+    def create_page(self, epoch: int) -> ControlPage:
+        """Return a new control page with a revoke counter of zero; raise OSError without one."""
+        ...
+
+    def close(self) -> None:
+        """Stop the background work within a second and let go of everything."""
+        ...

@@ -1,0 +1,76 @@
+"""Descriptors of shared memory: who may write through them, and for how long their size holds.
+
+Every rule here answers something that was tried (docs/architecture.md, sessions and slabs).
+"""
+
+import ctypes
+import fcntl
+import os
+from dataclasses import dataclass
+
+# Not in Python 3.11's fcntl module.
+F_ADD_SEALS = 1033
+F_SEAL_SEAL = 0x01
+F_SEAL_SHRINK = 0x02
+F_SEAL_GROW = 0x04
+F_SEAL_FUTURE_WRITE = 0x10
+
+MADV_DONTDUMP = 16
+MADV_POPULATE_READ = 22
+MADV_POPULATE_WRITE = 23
+
+_libc = ctypes.CDLL(None, use_errno=True)
+_libc.madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
+
+
+@dataclass(frozen=True, slots=True)
+class Descriptors:
+    """Of one slab: `writing` for its owner, `reading` for everyone else."""
+
+    writing: int
+    reading: int
+
+    def close(self) -> None:
+        os.close(self.writing)
+        os.close(self.reading)
+
+
+def open_memory(name: str, size_bytes: int) -> int:
+    """Return a new memfd of a fixed size, close-on-exec; raise OSError."""
+    descriptor = os.memfd_create(name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    try:
+        os.ftruncate(descriptor, size_bytes)
+    except OSError:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+def open_slab(name: str, size_bytes: int) -> Descriptors:
+    """Return both descriptors of a new slab that others can neither resize nor seal.
+
+    A reader could open /proc/self/fd/N again for writing if the mode allowed it; so the reading
+    descriptor is opened first and then the mode is taken away, which no open descriptor minds.
+    """
+    writing = open_memory(name, size_bytes)
+    try:
+        reading = os.open(f"/proc/self/fd/{writing}", os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        os.close(writing)
+        raise
+    os.fchmod(writing, 0)
+    fcntl.fcntl(writing, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL)
+    return Descriptors(writing, reading)
+
+
+def seal_for_readers(descriptor: int) -> None:
+    """Leave existing mappings as the only way to write, in one call."""
+    seals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_FUTURE_WRITE | F_SEAL_SEAL
+    fcntl.fcntl(descriptor, F_ADD_SEALS, seals)
+
+
+def advise(address: int, size_bytes: int, advice: int) -> None:
+    """Call madvise without the interpreter's lock, which `mmap.madvise` holds; raise OSError."""
+    if _libc.madvise(address, size_bytes, advice):
+        code = ctypes.get_errno()
+        raise OSError(code, os.strerror(code))

@@ -1,0 +1,148 @@
+"""Slabs as memfds: made at once, touched once by a thread, mapped here for reading only."""
+
+import errno
+import mmap
+import os
+import resource
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from queue import SimpleQueue
+
+import numpy as np
+
+from kvd.arena.contract import ControlPage, Report
+from kvd.arena.control_page import MemfdControlPage
+from kvd.arena.memfd import (
+    MADV_DONTDUMP,
+    MADV_POPULATE_READ,
+    MADV_POPULATE_WRITE,
+    Descriptors,
+    advise,
+    open_slab,
+)
+from kvd.errors import Fault, FaultKind
+from kvd.limits import MIB, PAGE_BYTES
+
+TOUCH_BYTES = 4 * MIB  # Between two looks at whether to stop; tens of milliseconds at the worst.
+CLOSE_SECONDS_MAX = 1.0
+
+# (address, size in bytes): make the pages of a writable mapping present; raise OSError.
+Touch = Callable[[int, int], None]
+
+
+def populate(address: int, size_bytes: int) -> None:
+    advise(address, size_bytes, MADV_POPULATE_WRITE)
+
+
+@dataclass(frozen=True, slots=True)
+class _Slab:
+    descriptors: Descriptors
+    reading: np.ndarray
+
+
+@dataclass(frozen=True, slots=True)
+class _Untouched:
+    slab: int
+    made: _Slab
+    writing: np.ndarray
+
+
+class MemfdArena:
+    """Host memory. Its methods are called by one thread; only touching happens in its own."""
+
+    def __init__(self, report: Report, touch: Touch = populate) -> None:
+        self._report = report
+        self._touch = touch
+        self._slabs: dict[int, _Slab] = {}
+        self._lock = threading.Lock()  # Orders a report and a destroy of the same slab.
+        self._queue: SimpleQueue[_Untouched | None] = SimpleQueue()
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._touch_queued, name="touch", daemon=True)
+        self._thread.start()
+
+    def create_slab(self, slab: int, size_bytes: int) -> None:
+        assert slab not in self._slabs and size_bytes % PAGE_BYTES == 0, (slab, size_bytes)
+        try:
+            untouched = _make(slab, size_bytes)
+        except OSError as error:
+            self._report(slab, _fault(f"slab {slab} of {size_bytes} bytes", error))
+            return
+        self._slabs[slab] = untouched.made
+        self._queue.put(untouched)
+
+    def destroy_slab(self, slab: int) -> None:
+        with self._lock:
+            self._slabs.pop(slab).descriptors.close()
+
+    def slab_descriptor(self, slab: int, *, writable: bool) -> int:
+        descriptors = self._slabs[slab].descriptors
+        return descriptors.writing if writable else descriptors.reading
+
+    def view_slab(self, slab: int) -> memoryview:
+        return self._slabs[slab].reading.data
+
+    def create_page(self, epoch: int) -> ControlPage:
+        return MemfdControlPage(epoch)
+
+    def close(self) -> None:
+        self._stopping.set()
+        self._queue.put(None)
+        self._thread.join(CLOSE_SECONDS_MAX)
+        while self._slabs:
+            self._slabs.popitem()[1].descriptors.close()
+
+    def _touch_queued(self) -> None:
+        while (untouched := self._queue.get()) is not None and not self._stopping.is_set():
+            slab, size_bytes = untouched.slab, untouched.writing.size
+            try:
+                self._touch_all(untouched)
+            except OSError as error:
+                fault = _fault(f"slab {slab} of {size_bytes} bytes", error)
+                self._finish(untouched, fault)
+            else:
+                self._finish(untouched, None)
+
+    def _touch_all(self, untouched: _Untouched) -> None:
+        begin, size_bytes = untouched.writing.ctypes.data, untouched.writing.size
+        for offset in range(0, size_bytes, TOUCH_BYTES):
+            if self._stopping.is_set():
+                return
+            self._touch(begin + offset, min(TOUCH_BYTES, size_bytes - offset))
+        # The pages are there; this only enters them in the table of the mapping that delivers.
+        advise(untouched.made.reading.ctypes.data, size_bytes, MADV_POPULATE_READ)
+
+    def _finish(self, untouched: _Untouched, fault: Fault | None) -> None:
+        slab = untouched.slab
+        with self._lock:
+            if self._stopping.is_set() or self._slabs.get(slab) is not untouched.made:
+                return  # Destroyed meanwhile: nobody waits for it.
+            if fault is not None:
+                self._slabs.pop(slab).descriptors.close()
+            self._report(slab, fault)
+
+
+def _make(slab: int, size_bytes: int) -> _Untouched:
+    descriptors = open_slab(f"kvd-slab-{slab}", size_bytes)
+    try:
+        writing = mmap.mmap(descriptors.writing, size_bytes, mmap.MAP_SHARED)
+        reading = mmap.mmap(descriptors.reading, size_bytes, mmap.MAP_SHARED, mmap.PROT_READ)
+    except OSError:
+        descriptors.close()
+        raise
+    view = np.frombuffer(reading, np.uint8)
+    advise(view.ctypes.data, size_bytes, MADV_DONTDUMP)  # Tenants' bytes stay out of core files.
+    return _Untouched(slab, _Slab(descriptors, view), np.frombuffer(writing, np.uint8))
+
+
+def _fault(what: str, error: OSError) -> Fault:
+    match error.errno:
+        case errno.EMFILE | errno.ENFILE:
+            limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+            remedy = f"all {limit} descriptors are in use; raise RLIMIT_NOFILE (LimitNOFILE)"
+        case errno.ENOSPC | errno.ENOMEM | errno.EFAULT:
+            remedy = "there is no more memory for it; lower dram or free memory"
+        case _:
+            remedy = os.strerror(error.errno)
+            return Fault(FaultKind.DEVICE, f"{what} could not be made: {remedy}")
+    return Fault(FaultKind.NO_SPACE, f"{what} could not be made: {remedy}")

@@ -1,0 +1,153 @@
+"""The rules of memfd that isolation rests on, tried on this kernel and as another user."""
+
+import ctypes
+import errno
+import fcntl
+import mmap
+import os
+import threading
+
+import pytest
+
+from kvd.arena.control_page import MemfdControlPage
+from kvd.arena.memfd import F_ADD_SEALS, open_slab
+from kvd.arena.slabs import MemfdArena
+from kvd.errors import FaultKind
+from kvd.limits import PAGE_BYTES
+from kvd.wire import CONTROL_MAGIC, CONTROL_PAGE
+
+NOBODY = 65534
+SIZE = 16 * PAGE_BYTES
+PR_SET_DUMPABLE = 4
+
+
+def as_nobody(action):
+    """Return what `action` answers in a child under another uid: "" or the name of its errno."""
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            os.setgroups([])
+            os.setgid(NOBODY)
+            os.setuid(NOBODY)
+            # A process that changed its uid may not open its own /proc/self/fd without this.
+            ctypes.CDLL(None).prctl(PR_SET_DUMPABLE, 1, 0, 0, 0)
+            action()
+        except OSError as error:
+            os.write(writer, errno.errorcode[error.errno].encode())
+        finally:
+            os._exit(0)
+    os.close(writer)
+    with os.fdopen(reader, "rb") as answers:
+        answer = answers.read().decode()
+    assert os.waitpid(child, 0)[1] == 0
+    return answer
+
+
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+
+
+@pytest.fixture
+def slab():
+    descriptors = open_slab("test", SIZE)
+    yield descriptors
+    descriptors.close()
+
+
+@needs_root
+def test_a_reading_descriptor_cannot_be_reopened_for_writing_by_another_user(slab):
+    path = f"/proc/self/fd/{slab.reading}"
+    assert as_nobody(lambda: os.open(path, os.O_RDWR)) == "EACCES"
+    assert as_nobody(lambda: mmap.mmap(slab.reading, SIZE)) == "EACCES"
+    assert as_nobody(lambda: mmap.mmap(slab.reading, SIZE, prot=mmap.PROT_READ)) == ""
+
+
+@needs_root
+def test_a_writing_descriptor_writes_for_another_user(slab):
+    def write():
+        mmap.mmap(slab.writing, SIZE)[0:3] = b"kvd"
+
+    assert as_nobody(write) == ""
+    assert mmap.mmap(slab.reading, SIZE, prot=mmap.PROT_READ)[0:3] == b"kvd"
+
+
+def test_a_holder_of_a_slab_can_neither_resize_nor_seal_it(slab):
+    for change in (
+        lambda: os.ftruncate(slab.writing, SIZE // 2),
+        lambda: os.ftruncate(slab.writing, SIZE * 2),
+        lambda: fcntl.fcntl(slab.writing, F_ADD_SEALS, 0x08),
+    ):
+        with pytest.raises(PermissionError):
+            change()
+
+
+def test_descriptors_close_on_exec(slab):
+    page = MemfdControlPage(1)
+    own = page.open_descriptor()
+    for descriptor in (slab.writing, slab.reading, own):
+        assert not os.get_inheritable(descriptor)
+    os.close(own)
+    page.close()
+
+
+def test_a_control_page_shows_the_counter_and_refuses_writers():
+    page = MemfdControlPage(7)
+    descriptor = page.open_descriptor()
+    seen = mmap.mmap(descriptor, PAGE_BYTES, prot=mmap.PROT_READ)
+    assert CONTROL_PAGE.unpack_from(seen) == (CONTROL_MAGIC, 7, 0)
+    page.revoke(300)
+    assert CONTROL_PAGE.unpack_from(seen) == (CONTROL_MAGIC, 7, 300)
+    with pytest.raises(PermissionError):
+        mmap.mmap(descriptor, PAGE_BYTES)
+    with pytest.raises(PermissionError):
+        os.pwrite(descriptor, b"x", 0)
+    page.close()
+    assert CONTROL_PAGE.unpack_from(seen) == (CONTROL_MAGIC, 7, 300)
+    os.close(descriptor)
+
+
+@pytest.mark.parametrize(
+    ("code", "kind", "word"),
+    [
+        (errno.ENOMEM, FaultKind.NO_SPACE, "memory"),
+        (errno.ENOSPC, FaultKind.NO_SPACE, "memory"),
+        (errno.EMFILE, FaultKind.NO_SPACE, "RLIMIT_NOFILE"),
+        (errno.EIO, FaultKind.DEVICE, os.strerror(errno.EIO)),
+    ],
+)
+def test_a_failed_touch_is_reported_and_leaves_no_slab(code, kind, word):
+    reported = threading.Event()
+    seen = []
+
+    def report(slab, fault):
+        seen.append((slab, fault))
+        reported.set()
+
+    def touch(address, size_bytes):
+        raise OSError(code, os.strerror(code))
+
+    before = len(os.listdir("/proc/self/fd"))
+    arena = MemfdArena(report, touch)
+    arena.create_slab(3, SIZE)
+    assert reported.wait(20)
+    [(slab, fault)] = seen
+    assert slab == 3 and fault.kind == kind and word in fault.message and str(SIZE) in fault.message
+    arena.close()
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_closing_does_not_wait_for_a_touch_that_hangs():
+    entered, leave, left = threading.Event(), threading.Event(), threading.Event()
+
+    def touch(address, size_bytes):
+        entered.set()
+        assert leave.wait(20)
+        left.set()
+
+    seen = []
+    arena = MemfdArena(lambda *report: seen.append(report), touch)
+    arena.create_slab(1, SIZE)
+    assert entered.wait(20)
+    arena.close()
+    leave.set()
+    assert left.wait(20) and seen == []
