@@ -104,7 +104,10 @@ class ReserveWanted:
 
 @dataclass(frozen=True, slots=True)
 class SealWanted:
-    """`sizes` u32[n, 3] (whole pages, at most what was reserved) and `roots` u64[n, 3] of n chunks from `first` of the reservation."""
+    """Make n chunks from `first` of the reservation visible.
+
+    `sizes` u32[n, 3], whole pages, at most what was reserved; `roots` u64[n, 3].
+    """
 
     request: int
     session: int

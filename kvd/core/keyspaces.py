@@ -1,0 +1,72 @@
+"""From a session's handles to trees: the only way a wish reaches the index.
+
+The digest of a keyspace covers the tenant, so no handle of one tenant names another's chunks.
+"""
+
+from kvd.core.effects import Answer, Effect, KeyspaceGranted
+from kvd.core.events import KeyspaceWanted
+from kvd.core.index import Tree
+from kvd.core.state import Session, State
+from kvd.core.transitions import SessionState
+from kvd.errors import ErrorKind, KvdError
+from kvd.identity import Keyspace, keyspace_digest
+from kvd.shape import cell_grid, validate_shape
+from kvd.types import Lane
+
+
+def open_session(state: State, session_id: int) -> Session:
+    """Return the session; raise LOST when it has ended."""
+    session = state.sessions.get(session_id)
+    if session is None or session.state != SessionState.OPEN:
+        raise KvdError(ErrorKind.LOST, f"session {session_id} has ended")
+    return session
+
+
+def _validate(keyspace: Keyspace) -> None:
+    validate_shape(keyspace.shape)
+    for name in ("model", "weight_revision"):
+        if not getattr(keyspace, name):
+            raise KvdError(
+                ErrorKind.INVALID, f"keyspace field {name} is empty; it is part of the identity"
+            )
+    if not 1 <= keyspace.chunk_tokens <= 65_536:
+        raise KvdError(
+            ErrorKind.INVALID,
+            f"chunk_tokens is {keyspace.chunk_tokens}, allowed are 1 to 65536",
+        )
+
+
+def on_keyspace(state: State, event: KeyspaceWanted) -> list[Effect]:
+    """Give the session a handle; the same fields give the same handle again."""
+    session = open_session(state, event.session)
+    _validate(event.keyspace)
+    digest = keyspace_digest(event.keyspace, session.tenant)
+    for handle, (known, _) in session.keyspaces.items():
+        if known == digest:
+            return [Answer(event.request, event.session, KeyspaceGranted(handle, digest))]
+    limit = state.config.limits.keyspaces_per_session_max
+    if len(session.keyspaces) >= limit:
+        raise KvdError(
+            ErrorKind.OVERLOADED,
+            f"session has {limit} keyspaces, the limit keyspaces_per_session_max",
+        )
+    handle = len(session.keyspaces) + 1
+    session.keyspaces[handle] = (digest, event.keyspace)
+    return [Answer(event.request, event.session, KeyspaceGranted(handle, digest))]
+
+
+def tree_of(state: State, session_id: int, handle: int, lane: Lane) -> tuple[Session, Tree]:
+    """Return the session and the tree of one lane of a keyspace it registered."""
+    session = open_session(state, session_id)
+    found = session.keyspaces.get(handle)
+    if found is None:
+        raise KvdError(ErrorKind.INVALID, f"keyspace {handle} was not registered by this session")
+    digest, keyspace = found
+    grid = cell_grid(keyspace.shape, lane)
+    limit = state.config.limits.cells_per_strip_max
+    if grid.cell_count > limit:
+        raise KvdError(
+            ErrorKind.INVALID,
+            f"a strip has {grid.cell_count} cells, the limit cells_per_strip_max is {limit}",
+        )
+    return session, state.index.tree(digest, session.tenant, lane, grid)

@@ -1,0 +1,175 @@
+"""Leases: what a reader was promised stays where it is until it is done, or was told otherwise.
+
+A lease pins the last row of each promised prefix; by the prefix rule that holds all before it.
+"""
+
+import heapq
+
+import numpy as np
+
+from kvd.core.effects import Answer, Effect, LeaseLost, Released, Renewed, Revoke
+from kvd.core.events import ReleaseWanted, RenewWanted
+from kvd.core.slabs import settle
+from kvd.core.state import Lease, Limbo, Session, State, move_bytes
+from kvd.core.transitions import LeaseState, StripState
+from kvd.errors import ErrorKind, KvdError
+from kvd.types import Extent
+
+
+def grant(state: State, session: Session, pins: list[tuple[int, int]], size_bytes: int) -> Lease:
+    """Pin `pins` for the session; raise OVERLOADED at its bounds."""
+    limits = state.config.limits
+    if len(session.leases) >= limits.leases_per_session_max:
+        raise KvdError(
+            ErrorKind.OVERLOADED,
+            f"session holds {len(session.leases)} leases, the limit leases_per_session_max",
+            retry_after_ms=100,
+        )
+    if session.lease_bytes + size_bytes > limits.lease_bytes_per_session_max:
+        raise KvdError(
+            ErrorKind.OVERLOADED,
+            f"leases of {session.lease_bytes} bytes and {size_bytes} more pass the limit "
+            f"lease_bytes_per_session_max of {limits.lease_bytes_per_session_max}",
+            retry_after_ms=100,
+        )
+    state.lease_id += 1
+    lease = Lease(
+        state.lease_id, session.id, pins, size_bytes, state.now_ns + limits.lease_ttl_ns
+    )
+    for row, plane_class in pins:
+        state.index.pins[row, plane_class] += 1
+    state.leases[lease.id] = lease
+    session.leases.add(lease.id)
+    session.lease_bytes += size_bytes
+    heapq.heappush(state.lease_due, (lease.expires_ns, lease.id))
+    return lease
+
+
+def end(state: State, lease: Lease) -> list[Effect]:
+    """Unpin; the holder reads no more. Also frees replaced strips that waited for this lease."""
+    assert lease.deliveries == 0, "the daemon itself still reads under it"
+    lease.become(LeaseState.ENDED)
+    for row, plane_class in lease.pins:
+        state.index.pins[row, plane_class] -= 1
+        assert state.index.pins[row, plane_class] >= 0
+    del state.leases[lease.id]
+    session = state.sessions[lease.session]
+    session.leases.remove(lease.id)
+    session.lease_bytes -= lease.size_bytes
+    assert session.lease_bytes >= 0
+    return free_limbo(state)
+
+
+def free_limbo(state: State) -> list[Effect]:
+    """Free replaced strips that no lease granted before their replacement can name."""
+    oldest = next(iter(state.leases), None)
+    effects: list[Effect] = []
+    while state.limbo and (oldest is None or state.limbo[0].after_lease < oldest):
+        for extent in state.limbo.popleft().extents:
+            move_bytes(state, extent, StripState.FREEING, StripState.FREE)
+            effects += settle(state, extent.slab)
+    return effects
+
+
+def supersede(state: State, extents: tuple[Extent, ...]) -> list[Effect]:
+    """Set aside the strips of a replaced generation until older leases end (I2)."""
+    for extent in extents:
+        move_bytes(state, extent, StripState.READY, StripState.FREEING)
+    state.limbo.append(Limbo(state.lease_id, extents))
+    return free_limbo(state)
+
+
+def find_lease(state: State, session: int, lease_id: int) -> Lease:
+    lease = state.leases.get(lease_id)
+    if lease is None or lease.session != session:
+        raise KvdError(
+            ErrorKind.LOST, f"lease {lease_id} is not held: released before, lost, or never granted"
+        )
+    return lease
+
+
+def lose(state: State, lease: Lease) -> list[Effect]:
+    """Take the promise back. The extents stay as they are until the reader cannot mind."""
+    lease.become(LeaseState.LOST)
+    lease.free_at_ns = state.now_ns + state.config.limits.quarantine_ns
+    heapq.heappush(state.lease_due, (lease.free_at_ns, lease.id))
+    return [LeaseLost(lease.session, lease.id)]
+
+
+def renew(state: State, lease: Lease) -> None:
+    if lease.state == LeaseState.LOST:
+        raise KvdError(ErrorKind.LOST, f"lease {lease.id} made no progress in its time")
+    lease.become(LeaseState.GRANTED)
+    lease.expires_ns = state.now_ns + state.config.limits.lease_ttl_ns
+
+
+def on_renew(state: State, event: RenewWanted) -> list[Effect]:
+    renew(state, find_lease(state, event.session, event.lease))
+    return [Answer(event.request, event.session, Renewed(state.config.limits.lease_ttl_ns))]
+
+
+def on_release(state: State, event: ReleaseWanted) -> list[Effect]:
+    """End the lease, and condemn what its reader found to be wrong bytes.
+
+    Releasing a lost lease says that its views are dropped. A second release is LOST and changes
+    nobody's count.
+    """
+    lease = find_lease(state, event.session, event.lease)
+    _condemn(state, lease, event.corrupt)
+    answer = Answer(event.request, event.session, Released())
+    if lease.deliveries:
+        # The daemon's own reading ends first; DeliveryEnded then ends the lease.
+        if lease.state == LeaseState.GRANTED:
+            lose(state, lease)
+        lease.free_at_ns = state.now_ns
+        heapq.heappush(state.lease_due, (state.now_ns, lease.id))
+        return [answer]
+    return [*end(state, lease), answer]
+
+
+def _condemn(state: State, lease: Lease, corrupt: np.ndarray) -> None:
+    """Mark chunks by (lane << 24 | chunk), counted along the lease's own chains."""
+    chains: dict[int, list[int]] = {}
+    anchors = [row for row, plane_class in lease.pins if plane_class == 0]
+    for word in corrupt.tolist():
+        lane, chunk = word >> 24, word & 0xFFFFFF
+        if lane >= len(anchors):
+            continue
+        rows = chains.get(lane)
+        if rows is None:
+            rows, row = [], anchors[lane]
+            while row >= 0:
+                rows.append(row)
+                row = int(state.index.parent[row])
+            rows.reverse()
+            chains[lane] = rows
+        if chunk < len(rows):
+            state.index.condemned[rows[chunk]] = True
+
+
+def on_tick(state: State) -> list[Effect]:
+    """Lose leases without progress, and end lost ones whose quarantine is over."""
+    effects: list[Effect] = []
+    while state.lease_due and state.lease_due[0][0] <= state.now_ns:
+        lease = state.leases.get(heapq.heappop(state.lease_due)[1])
+        if lease is None:
+            continue
+        due = lease.expires_ns if lease.state == LeaseState.GRANTED else lease.free_at_ns
+        if due > state.now_ns:
+            heapq.heappush(state.lease_due, (due, lease.id))
+        elif lease.state == LeaseState.GRANTED:
+            effects += lose(state, lease)
+        elif lease.deliveries:
+            heapq.heappush(
+                state.lease_due, (state.now_ns + state.config.limits.tick_ns, lease.id)
+            )
+        else:
+            effects += revoke(state, lease)
+    return effects
+
+
+def revoke(state: State, lease: Lease) -> list[Effect]:
+    """End a lost lease whose reader said nothing: its counter moves before any reuse."""
+    session = state.sessions[lease.session]
+    session.revoke_count += 1
+    return [Revoke(session.id, session.revoke_count), *end(state, lease)]

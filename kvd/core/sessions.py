@@ -1,0 +1,82 @@
+"""The life of a session: everything it owns ends with it, its extents when its process cannot mind.
+
+A socket's end ends the session at once. Its process may go on reading and writing mappings, so
+the session drains until the pidfd fired or a bounded time passed.
+"""
+
+from kvd.core import find, leases, put
+from kvd.core.effects import Effect, TellDraining
+from kvd.core.events import DrainStarted, ProcessGone, SessionEnded, SessionOpened
+from kvd.core.slabs import free_quarantined, settle
+from kvd.core.state import Session, State
+from kvd.core.transitions import SessionState, SlabState
+
+
+def on_opened(state: State, event: SessionOpened) -> list[Effect]:
+    assert event.session not in state.sessions and event.tenant
+    state.sessions[event.session] = Session(event.session, event.tenant)
+    return [TellDraining(event.session)] if state.draining else []
+
+
+def on_ended(state: State, event: SessionEnded) -> list[Effect]:
+    session = state.sessions.get(event.session)
+    if session is None or session.state != SessionState.OPEN:
+        return []
+    session.become(SessionState.DRAINING)
+    session.close_at_ns = state.now_ns + state.config.limits.quarantine_ns
+    effects = find.end_of_session(state, session) + put.end_of_session(state, session)
+    for slab_id in session.slabs_owned:
+        state.slabs[slab_id].become(SlabState.ORPHAN)
+    session.slabs_owned.clear()
+    return effects
+
+
+def on_process_gone(state: State, event: ProcessGone) -> list[Effect]:
+    """Free what waited for this process: no mapping of its own exists any more."""
+    effects = on_ended(state, SessionEnded(event.session))
+    session = state.sessions.get(event.session)
+    if session is not None:
+        session.close_at_ns = state.now_ns
+        for lease_id in sorted(session.leases):
+            state.leases[lease_id].free_at_ns = state.now_ns
+    for slab in state.slabs.values():
+        if slab.state == SlabState.ORPHAN and slab.owner == event.session:
+            slab.become(SlabState.IDLE)
+            slab.owner = 0
+    free_quarantined(state, event.session)
+    return effects + (close(state, session) if session else [])
+
+
+def close(state: State, session: Session) -> list[Effect]:
+    """End a drained session, unless the daemon itself still reads under one of its leases."""
+    assert session.state == SessionState.DRAINING
+    effects: list[Effect] = []
+    for lease_id in sorted(session.leases):
+        lease = state.leases[lease_id]
+        if not lease.deliveries:
+            effects += leases.revoke(state, lease)
+    if session.leases:
+        return effects
+    assert not session.reservations and not session.requests and not session.slabs_owned  # I11
+    session.become(SessionState.CLOSED)
+    del state.sessions[session.id]
+    for slab in list(state.slabs.values()):
+        if slab.owner == session.id:
+            effects += settle(state, slab.id)
+    return effects
+
+
+def on_drain(state: State, event: DrainStarted) -> list[Effect]:
+    """Take no new wishes; those under way go on."""
+    state.draining = True
+    return [
+        TellDraining(s.id) for s in state.sessions.values() if s.state == SessionState.OPEN
+    ]
+
+
+def on_tick(state: State) -> list[Effect]:
+    effects: list[Effect] = []
+    for session in list(state.sessions.values()):
+        if session.state == SessionState.DRAINING and session.close_at_ns <= state.now_ns:
+            effects += close(state, session)
+    return effects

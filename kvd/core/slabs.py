@@ -1,0 +1,190 @@
+"""The life of slabs: growing dram in the background, who may write which, taking them back.
+
+A slab goes to another writer only after its process is gone or said that it detached; to another
+tenant never: an emptied slab of a foreign tenant is destroyed and made anew.
+"""
+
+from kvd.clock import NS_PER_S
+from kvd.core.effects import (
+    CreateSlab,
+    DestroySlab,
+    DropSlab,
+    Effect,
+    GiveSlab,
+    RecallSlab,
+)
+from kvd.core.events import SlabDetached, SlabFailed, SlabTouched
+from kvd.core.extents import ExtentMap
+from kvd.core.state import Session, Slab, State, move_bytes
+from kvd.core.transitions import SessionState, SlabState, StripState
+from kvd.types import Extent
+
+TOUCH_RETRY_NS = 5 * NS_PER_S  # After a failed slab: memory may come back, a storm may not.
+
+
+def grow(state: State) -> list[Effect]:
+    """Ask for the next slab, one at a time, until the configured capacity is there."""
+    if state.touching or state.draining or state.now_ns < state.retry_touch_ns:
+        return []
+    if len(state.slabs) >= state.config.slab_count:
+        return []
+    state.slab_id += 1
+    size = state.config.slab_bytes
+    state.slabs[state.slab_id] = Slab(state.slab_id, size, ExtentMap(size))
+    state.touching = state.slab_id
+    return [CreateSlab(state.slab_id, size)]
+
+
+def on_slab_touched(state: State, event: SlabTouched) -> list[Effect]:
+    assert event.slab == state.touching
+    state.slabs[event.slab].become(SlabState.IDLE)
+    state.touching = 0
+    return grow(state)
+
+
+def on_slab_failed(state: State, event: SlabFailed) -> list[Effect]:
+    """Go on with the capacity there is, and try again later."""
+    assert event.slab == state.touching
+    state.slabs.pop(event.slab).become(SlabState.GONE)
+    state.touching = 0
+    state.retry_touch_ns = state.now_ns + TOUCH_RETRY_NS
+    return []
+
+
+def growing(state: State) -> bool:
+    return state.touching != 0
+
+
+def on_slab_detached(state: State, event: SlabDetached) -> list[Effect]:
+    """Take the slab from its writer; extents quarantined for its sake are free again."""
+    slab = state.slabs.get(event.slab)
+    session = state.sessions.get(event.session)
+    if slab is None or session is None or slab.owner != event.session:
+        return []  # Crossed with the end of either.
+    if slab.state not in (SlabState.OWNED, SlabState.RECALLING):
+        return []
+    if slab.bytes_by_state[StripState.FILLING]:
+        return []  # The client promised not to: its reservation ends first, then it detaches.
+    slab.become(SlabState.IDLE)
+    slab.owner = 0
+    session.slabs_owned.remove(slab.id)
+    session.slabs_known.add(slab.id)
+    free_quarantined(state, event.session, slab.id)
+    return []
+
+
+def free_quarantined(state: State, session: int, slab: int = 0) -> None:
+    """Free what was set aside because this session's process could write it; slab 0 means all."""
+    held = state.quarantine.pop(session, [])
+    kept = []
+    for extent in held:
+        if slab in (0, extent.slab):
+            move_bytes(state, extent, StripState.QUARANTINED, StripState.FREE)
+        else:
+            kept.append(extent)
+    if kept:
+        state.quarantine[session] = kept
+
+
+def take_extent(state: State, session: Session, size: int) -> tuple[Extent | None, list[Effect]]:
+    """Return free space that the session may write, giving it another slab if need be."""
+    for slab_id in session.slabs_owned:
+        slab = state.slabs[slab_id]
+        if slab.state == SlabState.OWNED and (offset := slab.extents.take(size)) is not None:
+            return _filling(state, slab, offset, size), []
+    for slab in state.slabs.values():
+        if slab.state != SlabState.IDLE or slab.tenant not in ("", session.tenant):
+            continue
+        offset = slab.extents.take(size)
+        if offset is None:
+            continue
+        slab.become(SlabState.OWNED)
+        slab.owner, slab.tenant, slab.recall_refused = session.id, session.tenant, False
+        session.slabs_owned.append(slab.id)
+        session.slabs_known.add(slab.id)
+        return _filling(state, slab, offset, size), [GiveSlab(session.id, slab.id, True)]
+    return None, []
+
+
+def _filling(state: State, slab: Slab, offset: int, size: int) -> Extent:
+    extent = Extent(slab.id, offset, size)
+    move_bytes(state, extent, StripState.FREE, StripState.FILLING)
+    return extent
+
+
+def show(state: State, session: Session, slabs: set[int]) -> list[Effect]:
+    """Give read-only descriptors of slabs that the session has not seen."""
+    fresh = sorted(slabs - session.slabs_known)
+    session.slabs_known.update(fresh)
+    return [GiveSlab(session.id, slab, False) for slab in fresh]
+
+
+def destroy(state: State, slab: Slab) -> list[Effect]:
+    """Give up a slab with nothing readable in it, and make another in its place."""
+    assert slab.readable_bytes == 0
+    slab.become(SlabState.GONE)
+    del state.slabs[slab.id]
+    for session, extents in list(state.quarantine.items()):
+        kept = [e for e in extents if e.slab != slab.id]
+        state.quarantine[session] = kept
+        if not kept:
+            del state.quarantine[session]
+    told: list[Effect] = []
+    for session in state.sessions.values():
+        if slab.id in session.slabs_known:
+            session.slabs_known.discard(slab.id)
+            told.append(DropSlab(session.id, slab.id))
+    return [*told, DestroySlab(slab.id), *grow(state)]
+
+
+def settle(state: State, slab_id: int) -> list[Effect]:
+    """Destroy an emptied slab that can never be written again as it is."""
+    slab = state.slabs.get(slab_id)
+    if slab is None or slab.readable_bytes:
+        return []
+    if slab.state == SlabState.ORPHAN and slab.owner not in state.sessions:
+        return destroy(state, slab)
+    return []
+
+
+def usable_slabs(state: State, session: Session) -> tuple[set[int], set[int]]:
+    """Return the slabs whose freed space helps the session: at once, and after being made anew."""
+    own = {s for s in session.slabs_owned if state.slabs[s].state == SlabState.OWNED}
+    idle = [s for s in state.slabs.values() if s.state == SlabState.IDLE]
+    own |= {s.id for s in idle if s.tenant in ("", session.tenant)}
+    return own, {s.id for s in idle if s.id not in own}
+
+
+def recall_for(state: State, session: Session) -> list[Effect]:
+    """Ask the richest writer for one slab when the session has less than an equal share."""
+    if any(s.state == SlabState.RECALLING for s in state.slabs.values()):
+        return []
+    owners = [s for s in state.sessions.values() if s.slabs_owned and s.state == SessionState.OPEN]
+    writers = len(owners) + (not session.slabs_owned)
+    share = len(state.slabs) // max(1, writers)
+    if len(session.slabs_owned) >= max(1, share):
+        return []
+    for owner in sorted(owners, key=lambda s: (-len(s.slabs_owned), s.id)):
+        if owner.id == session.id or len(owner.slabs_owned) <= max(1, share):
+            continue
+        candidates = [state.slabs[s] for s in owner.slabs_owned]
+        candidates = [s for s in candidates if s.state == SlabState.OWNED]
+        candidates = [s for s in candidates if not s.bytes_by_state[StripState.FILLING]]
+        candidates = [s for s in candidates if not s.recall_refused]
+        if candidates:
+            slab = min(candidates, key=lambda s: (s.readable_bytes, s.id))
+            slab.become(SlabState.RECALLING)
+            slab.recall_until_ns = state.now_ns + state.config.limits.recall_ns
+            return [RecallSlab(owner.id, slab.id)]
+    return []
+
+
+def on_tick(state: State) -> list[Effect]:
+    """Give up recalls that were not answered, remake foreign empty slabs, keep growing."""
+    effects: list[Effect] = []
+    for slab in list(state.slabs.values()):
+        if slab.state == SlabState.RECALLING and slab.recall_until_ns <= state.now_ns:
+            slab.become(SlabState.OWNED)
+            slab.recall_refused = True
+        effects += settle(state, slab.id)
+    return effects + grow(state)
