@@ -15,18 +15,10 @@ Report = Callable[[int, Fault | None], None]
 
 
 class ControlPage(Protocol):
-    """One page that the daemon writes and one session reads."""
-
-    def open_descriptor(self) -> int:
-        """Return a descriptor of the page, which nobody can write through; the caller closes it."""
-        ...
+    """One page that the daemon writes and one session reads; it lives as long as it is held."""
 
     def revoke(self, counter: int) -> None:
         """Store the revoke counter; readers see the old or the new one, never a mixture."""
-        ...
-
-    def close(self) -> None:
-        """Forget the page; mappings of it live as long as their processes."""
         ...
 
 
@@ -50,8 +42,11 @@ class Arena(Protocol):
         """Return all bytes of a reported slab, read-only; the view outlives the slab."""
         ...
 
-    def create_page(self, epoch: int) -> ControlPage:
-        """Return a new control page with a revoke counter of zero; raise OSError without one."""
+    def create_page(self, epoch: int) -> tuple[ControlPage, int]:
+        """Return a control page, its revoke counter zero, and the caller's descriptor of it.
+
+        Nobody can write through the descriptor. Raise OSError when there is none to be had.
+        """
         ...
 
     def close(self) -> None:

@@ -11,28 +11,23 @@ from kvd.wire import CONTROL_MAGIC, CONTROL_PAGE, REVOKE_OFFSET
 
 
 class MemfdControlPage:
-    """A memfd that only the mapping made here can write."""
-
-    def __init__(self, epoch: int) -> None:
-        self._descriptor = open_memory("kvd-control", PAGE_BYTES)
-        try:
-            mapping = mmap.mmap(self._descriptor, PAGE_BYTES, mmap.MAP_SHARED)
-            CONTROL_PAGE.pack_into(mapping, 0, CONTROL_MAGIC, epoch, 0)
-            seal_for_readers(self._descriptor)
-        except OSError:
-            os.close(self._descriptor)
-            raise
+    def __init__(self, mapping: mmap.mmap) -> None:
         # `struct` stores byte by byte; a numpy element is one aligned store.
         self._counter = np.frombuffer(mapping, "<u8", count=1, offset=REVOKE_OFFSET)
-
-    def open_descriptor(self) -> int:
-        return os.dup(self._descriptor)
 
     def revoke(self, counter: int) -> None:
         assert counter > self._counter[0], (counter, self._counter[0])
         self._counter[0] = counter
 
-    def close(self) -> None:
-        if self._descriptor >= 0:
-            os.close(self._descriptor)
-        self._descriptor = -1
+
+def make_page(epoch: int) -> tuple[MemfdControlPage, int]:
+    """Return a page that only its own mapping can write, and a descriptor; raise OSError."""
+    descriptor = open_memory("kvd-control", PAGE_BYTES)
+    try:
+        mapping = mmap.mmap(descriptor, PAGE_BYTES, mmap.MAP_SHARED)
+        CONTROL_PAGE.pack_into(mapping, 0, CONTROL_MAGIC, epoch, 0)
+        seal_for_readers(descriptor)
+    except OSError:
+        os.close(descriptor)
+        raise
+    return MemfdControlPage(mapping), descriptor

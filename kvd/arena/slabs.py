@@ -12,7 +12,7 @@ from queue import SimpleQueue
 import numpy as np
 
 from kvd.arena.contract import ControlPage, Report
-from kvd.arena.control_page import MemfdControlPage
+from kvd.arena.control_page import make_page
 from kvd.arena.memfd import (
     MADV_DONTDUMP,
     MADV_POPULATE_READ,
@@ -82,8 +82,8 @@ class MemfdArena:
     def view_slab(self, slab: int) -> memoryview:
         return self._slabs[slab].reading.data
 
-    def create_page(self, epoch: int) -> ControlPage:
-        return MemfdControlPage(epoch)
+    def create_page(self, epoch: int) -> tuple[ControlPage, int]:
+        return make_page(epoch)
 
     def close(self) -> None:
         self._stopping.set()

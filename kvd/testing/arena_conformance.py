@@ -104,12 +104,11 @@ def check_a_slab_destroyed_before_its_report_is_not_reported_later(rig: Rig) -> 
 
 def check_pages_are_apart_and_advance(rig: Rig) -> None:
     arena, _ = _made(rig)
-    first, second = arena.create_page(5), arena.create_page(5)
+    (first, first_descriptor), (second, second_descriptor) = (arena.create_page(5) for _ in "ab")
+    assert first_descriptor != second_descriptor
     first.revoke(1)
     first.revoke(2)
     second.revoke(1)
-    first.close()
-    second.close()
     arena.close()
 
 

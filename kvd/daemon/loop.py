@@ -1,0 +1,146 @@
+"""The daemon: one loop on which events are taken in, the core decides and hands carry out.
+
+Owns the state and its time. Knows sessions by their links only.
+"""
+
+import asyncio
+import contextlib
+import logging
+import os
+import traceback
+from collections import deque
+from collections.abc import Callable
+from types import TracebackType
+from typing import Self
+
+from kvd.arena.slabs import MemfdArena
+from kvd.clock import NS_PER_S, MonotonicClock
+from kvd.core.events import DrainStarted, Event, SessionEnded, SessionOpened, Started, Ticked
+from kvd.core.state import CoreConfig, new_state
+from kvd.core.step import step
+from kvd.daemon.hands import Hands
+from kvd.daemon.inbox import Admitted, Link
+from kvd.errors import ErrorKind, Fault, KvdError
+
+EXIT_BUG = 70  # EX_SOFTWARE: the service manager starts it again.
+IDLE_LOOKS_PER_TICK = 10  # While draining.
+
+_log = logging.getLogger("kvd.daemon")
+
+
+def exit_on_bug(error: BaseException) -> None:
+    """Log one line and leave at once: no answer of a state that is wrong may go out."""
+    frames = " < ".join(
+        f"{os.path.basename(f.filename)}:{f.lineno}:{f.name}"
+        for f in reversed(traceback.extract_tb(error.__traceback__))
+    )
+    _log.critical("bug: %s: %s at %s", type(error).__name__, error, frames)
+    os._exit(EXIT_BUG)
+
+
+class _BugBorder:
+    """Sees every exception that leaves the core or the hands: whatever it is, it is a bug."""
+
+    def __init__(self, on_bug: Callable[[BaseException], None]) -> None:
+        self._on_bug = on_bug
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is not None:
+            self._on_bug(error)
+
+
+class Daemon:
+    """The inbox of all sessions. Made and used on the thread of `loop`."""
+
+    def __init__(
+        self,
+        config: CoreConfig,
+        loop: asyncio.AbstractEventLoop,
+        on_bug: Callable[[BaseException], None] = exit_on_bug,
+    ) -> None:
+        self.limits = config.limits
+        # Random, so that it differs from that of any daemon before, clocks notwithstanding.
+        self.epoch = int.from_bytes(os.urandom(8), "little") >> 1 | 1
+        self._loop, self._clock = loop, MonotonicClock()
+        self._state = new_state(config, self.epoch)
+        self._arena = MemfdArena(self._report_slab)
+        self._hands = Hands(self._arena, self._clock, self.limits, self.post)
+        self._border = _BugBorder(on_bug)
+        self._queue: deque[Event] = deque()
+        self._stepping = False
+        self._request = self._session = 0
+        self._ticker: asyncio.TimerHandle | None = None
+
+    # ---- inbox ----
+
+    def now_ns(self) -> int:
+        return self._clock.now_ns()
+
+    def next_request(self) -> int:
+        self._request += 1
+        return self._request
+
+    def post(self, event: Event) -> None:
+        self._queue.append(event)
+        if self._stepping:
+            return  # Its turn comes after the effects under way.
+        self._stepping = True
+        with self._border:
+            while self._queue:
+                effects = step(self._state, self._queue.popleft(), self._clock.now_ns())
+                self._hands.carry_out(effects)
+        self._stepping = False
+
+    def admit(self, tenant: str, link: Link) -> Admitted:
+        session = self._session + 1
+        descriptor = self._hands.join(session, link, self.epoch)
+        self._session = session
+        self.post(SessionOpened(session, tenant))
+        return Admitted(session, self.epoch, descriptor)
+
+    def end(self, session: int) -> None:
+        self._hands.leave(session)
+        self.post(SessionEnded(session))
+
+    def is_draining(self) -> bool:
+        return self._state.draining
+
+    # ---- life ----
+
+    def start(self) -> None:
+        self.post(Started())
+        self._tick()
+
+    async def drain(self, hurry: asyncio.Event) -> None:
+        """Take no new wishes, wait for those under way within the bound, then close sessions."""
+        self.post(DrainStarted())
+        deadline_ns = self.now_ns() + self.limits.drain_ns
+        look_s = self.limits.tick_ns / NS_PER_S / IDLE_LOOKS_PER_TICK
+        while not (self._hands.is_idle() or hurry.is_set() or self.now_ns() >= deadline_ns):
+            await _wait(hurry, look_s)
+        self._hands.close_all(KvdError(ErrorKind.UNAVAILABLE, "the daemon has stopped"))
+
+    def close(self) -> None:
+        if self._ticker is not None:
+            self._ticker.cancel()
+        self._arena.close()
+
+    def _tick(self) -> None:
+        self.post(Ticked())
+        self._hands.keep_pages(self._state.sessions)
+        self._ticker = self._loop.call_later(self.limits.tick_ns / NS_PER_S, self._tick)
+
+    def _report_slab(self, slab: int, fault: Fault | None) -> None:
+        """Called from any thread; a slab that comes after the loop's end is nobody's."""
+        if not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._hands.slab_reported, slab, fault)
+
+
+async def _wait(event: asyncio.Event, seconds: float) -> None:
+    with contextlib.suppress(TimeoutError):
+        await asyncio.wait_for(event.wait(), seconds)
