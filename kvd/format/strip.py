@@ -49,12 +49,19 @@ def parse_table(strip: np.ndarray, cell_count: int, strip_bytes: int) -> np.ndar
     if cell_count <= 0 or size > strip_bytes or len(strip) < size:
         return None
     table = strip[:size].view(TABLE_ENTRY)
-    begins = table["offset"].astype(np.int64)
-    lengths = (table["length"] & LENGTH_MASK).astype(np.int64)
-    known = (table["length"] & ~(RAW_FLAG | LENGTH_MASK)) == 0
-    ends = begins + lengths
-    if not (known.all() and begins[0] >= size and ends[-1] <= strip_bytes):
-        return None
-    if (begins % CELL_ALIGN_BYTES).any() or (begins[1:] < ends[:-1]).any():
-        return None
-    return table
+    return table if sound_tables(table[None], np.array([strip_bytes]))[0] else None
+
+
+def sound_tables(tables: np.ndarray, strip_bytes: np.ndarray) -> np.ndarray:
+    """Return bool[n]: which of `tables` [n, cells] a reader of strips of that size may use.
+
+    Every entry of a sound one lies inside `[table end, strip_bytes)`, aligned and in cell order
+    without overlap, with no unknown flag set.
+    """
+    begins = tables["offset"].astype(np.int64)
+    words = tables["length"]
+    ends = begins + (words & LENGTH_MASK)
+    sound = (words & ~(RAW_FLAG | LENGTH_MASK) == 0).all(axis=1)
+    sound &= (begins % CELL_ALIGN_BYTES == 0).all(axis=1)
+    sound &= (begins[:, 1:] >= ends[:, :-1]).all(axis=1)
+    return sound & (begins[:, 0] >= table_bytes(tables.shape[1])) & (ends[:, -1] <= strip_bytes)
