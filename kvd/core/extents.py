@@ -2,6 +2,8 @@
 
 from bisect import bisect_left
 
+import numpy as np
+
 from kvd.limits import PAGE_BYTES
 
 
@@ -17,23 +19,30 @@ class ExtentMap:
         self.sizes = [size]
         self.free_bytes = size
 
-    def take(self, size: int) -> int | None:
-        """Return the offset of `size` bytes taken from the first range that holds them."""
-        assert size > 0 and size % PAGE_BYTES == 0
-        if size > self.free_bytes:
-            return None
+    def take(self, ends: np.ndarray) -> tuple[int, int]:
+        """Take strips that end at `ends` (a running sum of sizes) from one range, side by side.
+
+        Return the offset of the first and how many were taken: as many as the first range holds
+        that has room for one; (0, 0) when none has.
+        """
+        first = int(ends[0])
+        assert first > 0 and first % PAGE_BYTES == 0
+        if first > self.free_bytes:
+            return 0, 0
         for index, room in enumerate(self.sizes):
-            if room < size:
+            if room < first:
                 continue
-            offset = self.begins[index]
+            count = int(np.searchsorted(ends, room, side="right"))
+            offset, size = self.begins[index], int(ends[count - 1])
+            assert size % PAGE_BYTES == 0
             if room == size:
                 del self.begins[index], self.sizes[index]
             else:
                 self.begins[index] += size
                 self.sizes[index] -= size
             self.free_bytes -= size
-            return offset
-        return None
+            return offset, count
+        return 0, 0
 
     def give(self, offset: int, size: int) -> None:
         """Take back `[offset, offset + size)`; the whole of it must have been taken."""

@@ -73,22 +73,24 @@ class Index:
             self.trees_by_key[digest, lane] = found
         return found
 
-    def new_row(self, tree: Tree, chain: bytes, parent: int) -> int:
-        """Return an empty row for a chain digest that the tree does not know."""
-        assert len(chain) == DIGEST_BYTES and chain not in tree.rows
-        if not self.free_rows:
+    def new_rows(self, tree: Tree, chain: list[bytes], parent: int) -> np.ndarray:
+        """Return empty rows for digests that the tree does not know, each behind the one before."""
+        while len(self.free_rows) < len(chain):
             self._grow()
-        row = self.free_rows.pop()
-        self.tree_id[row] = tree.id
-        self.parent[row] = parent
-        self.condemned[row] = False
-        self.heat[row] = -np.inf
-        self.chain[row] = chain
-        assert not self.slab[row].any() and not self.children[row].any()
-        assert not self.pins[row].any() and self.frontier_at[row] == NO_ROW
-        tree.rows[chain] = row
-        self.row_count += 1
-        return row
+        rows = [self.free_rows.pop() for _ in chain]
+        for row, digest in zip(rows, chain, strict=True):
+            assert len(digest) == DIGEST_BYTES and digest not in tree.rows
+            self.chain[row] = digest
+            tree.rows[digest] = row
+        self.row_count += len(rows)
+        columns = np.array(rows, np.int64)
+        assert not self.slab[columns].any() and not self.children[columns].any()
+        assert not self.pins[columns].any() and (self.frontier_at[columns] == NO_ROW).all()
+        self.tree_id[columns] = tree.id
+        self.parent[columns] = [parent, *rows[:-1]]
+        self.condemned[columns] = False
+        self.heat[columns] = -np.inf
+        return columns
 
     def forget_row(self, row: int) -> None:
         """Take an empty row out of its tree."""

@@ -8,7 +8,7 @@ from collections import defaultdict
 import numpy as np
 
 from kvd.core.index import NO_ROW
-from kvd.core.put import open_extents
+from kvd.core.reservations import open_extents
 from kvd.core.state import State
 from kvd.core.transitions import LeaseState, SessionState, SlabState, StripState
 from kvd.types import CLASS_COUNT

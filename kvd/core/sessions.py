@@ -4,7 +4,7 @@ A socket's end ends the session at once. Its process may go on reading and writi
 the session drains until the pidfd fired or a bounded time passed.
 """
 
-from kvd.core import find, leases, put
+from kvd.core import find, leases, reservations
 from kvd.core.effects import Effect, TellDraining
 from kvd.core.events import DrainStarted, ProcessGone, SessionEnded, SessionOpened
 from kvd.core.slabs import free_quarantined, settle
@@ -24,7 +24,7 @@ def on_ended(state: State, event: SessionEnded) -> list[Effect]:
         return []
     session.become(SessionState.DRAINING)
     session.close_at_ns = state.now_ns + state.config.limits.quarantine_ns
-    effects = find.end_of_session(state, session) + put.end_of_session(state, session)
+    effects = find.end_of_session(state, session) + reservations.end_of_session(state, session)
     for slab_id in session.slabs_owned:
         state.slabs[slab_id].become(SlabState.ORPHAN)
     session.slabs_owned.clear()

@@ -4,6 +4,8 @@ A slab goes to another writer only after its process is gone or said that it det
 tenant never: an emptied slab of a foreign tenant is destroyed and made anew.
 """
 
+import numpy as np
+
 from kvd.clock import NS_PER_S
 from kvd.core.effects import (
     CreateSlab,
@@ -86,24 +88,33 @@ def free_quarantined(state: State, session: int, slab: int = 0) -> None:
         state.quarantine[session] = kept
 
 
-def take_extent(state: State, session: Session, size: int) -> tuple[Extent | None, list[Effect]]:
-    """Return free space that the session may write, giving it another slab if need be."""
+def take_run(
+    state: State, session: Session, ends: np.ndarray
+) -> tuple[Extent | None, int, list[Effect]]:
+    """Take strips that end at `ends` from space the session may write, giving it a slab if need be.
+
+    Return the extent of those taken, side by side, and their count: at least one, or None.
+    """
     for slab_id in session.slabs_owned:
         slab = state.slabs[slab_id]
-        if slab.state == SlabState.OWNED and (offset := slab.extents.take(size)) is not None:
-            return _filling(state, slab, offset, size), []
+        if slab.state != SlabState.OWNED:
+            continue
+        offset, count = slab.extents.take(ends)
+        if count:
+            return _filling(state, slab, offset, int(ends[count - 1])), count, []
     for slab in state.slabs.values():
         if slab.state != SlabState.IDLE or slab.tenant not in ("", session.tenant):
             continue
-        offset = slab.extents.take(size)
-        if offset is None:
+        offset, count = slab.extents.take(ends)
+        if not count:
             continue
         slab.become(SlabState.OWNED)
         slab.owner, slab.tenant, slab.recall_refused = session.id, session.tenant, False
         session.slabs_owned.append(slab.id)
         session.slabs_known.add(slab.id)
-        return _filling(state, slab, offset, size), [GiveSlab(session.id, slab.id, True)]
-    return None, []
+        extent = _filling(state, slab, offset, int(ends[count - 1]))
+        return extent, count, [GiveSlab(session.id, slab.id, True)]
+    return None, 0, []
 
 
 def _filling(state: State, slab: Slab, offset: int, size: int) -> Extent:

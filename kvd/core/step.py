@@ -3,7 +3,7 @@
 Start reading here: every event has one function, named after it.
 """
 
-from kvd.core import find, keyspaces, leases, put, sessions, slabs
+from kvd.core import find, keyspaces, leases, reservations, reserve, seal, sessions, slabs
 from kvd.core.effects import Answer, Effect
 from kvd.core.events import (
     AbortWanted,
@@ -64,11 +64,11 @@ def _dispatch(state: State, event: Event) -> list[Effect]:
         case RenewWanted():
             return leases.on_renew(state, event)
         case ReserveWanted():
-            return put.on_reserve(state, event)
+            return reserve.on_reserve(state, event)
         case SealWanted():
-            return put.on_seal(state, event)
+            return seal.on_seal(state, event)
         case AbortWanted():
-            return put.on_abort(state, event)
+            return reservations.on_abort(state, event)
         case DeliveryMoved():
             return find.on_delivery_moved(state, event)
         case DeliveryEnded():
@@ -108,7 +108,7 @@ def _on_tick(state: State) -> list[Effect]:
     return [
         *find.on_tick(state),
         *leases.on_tick(state),
-        *put.on_tick(state),
+        *reservations.on_tick(state),
         *sessions.on_tick(state),
         *slabs.on_tick(state),
     ]

@@ -1,0 +1,100 @@
+"""Reservations: extents that one session fills, from Reserve to Seal, abort or loss.
+
+What a reservation did not seal is free again only when its writer cannot write there any more.
+"""
+
+import numpy as np
+
+from kvd.core.effects import Aborted, Answer, Effect
+from kvd.core.events import AbortWanted
+from kvd.core.index import NO_ROW
+from kvd.core.slabs import settle
+from kvd.core.state import Reservation, Session, State, move_bytes
+from kvd.core.transitions import StripState
+from kvd.errors import ErrorKind, KvdError
+from kvd.types import CLASS_COUNT, Extent
+
+
+def find_reservation(state: State, session: int, reservation_id: int) -> Reservation:
+    found = state.reservations.get(reservation_id)
+    if found is None or found.session != session:
+        raise KvdError(ErrorKind.LOST, f"reservation {reservation_id} is not open")
+    if found.lost:
+        # Its writer has stopped: it asks to seal. So its extents are safe to reuse.
+        finish(state, found, StripState.FREE)
+        raise KvdError(ErrorKind.LOST, f"reservation {reservation_id} made no progress in its time")
+    return found
+
+
+def hold(state: State, reservation: Reservation, row: int) -> None:
+    """Pin the newest row of the put instead of the one before: the next chunk needs its parent."""
+    state.index.pins[row] += 1
+    if reservation.pinned != NO_ROW:
+        state.index.pins[reservation.pinned] -= 1
+    reservation.pinned = row
+
+
+def give_back(state: State, reservation: Reservation, chunk: int, target: StripState) -> None:
+    assert reservation.open[chunk]
+    source = StripState.QUARANTINED if reservation.lost else StripState.FILLING
+    for plane_class in range(CLASS_COUNT):
+        extent = reserved_extent(reservation, chunk, plane_class)
+        if source != target:
+            move_bytes(state, extent, source, target)
+    reservation.open[chunk] = False
+
+
+def reserved_extent(reservation: Reservation, chunk: int, plane_class: int) -> Extent:
+    return Extent(
+        int(reservation.slabs[chunk, plane_class]),
+        int(reservation.offsets[chunk, plane_class]),
+        int(reservation.sizes[chunk, plane_class]),
+    )
+
+
+def open_extents(reservation: Reservation) -> list[Extent]:
+    chunks = np.flatnonzero(reservation.open).tolist()
+    return [reserved_extent(reservation, c, k) for c in chunks for k in range(CLASS_COUNT)]
+
+
+def finish(state: State, reservation: Reservation, target: StripState) -> list[Effect]:
+    """End a reservation; what it did not seal goes to `target`."""
+    touched = {extent.slab for extent in open_extents(reservation)}
+    for chunk in np.flatnonzero(reservation.open).tolist():
+        give_back(state, reservation, chunk, target)
+    if reservation.pinned != NO_ROW:
+        state.index.pins[reservation.pinned] -= 1
+    del state.reservations[reservation.id]
+    state.sessions[reservation.session].reservations.discard(reservation.id)
+    effects: list[Effect] = []
+    for slab in sorted(touched):
+        effects += settle(state, slab)
+    return effects
+
+
+def on_abort(state: State, event: AbortWanted) -> list[Effect]:
+    """Give all of it back: the client says that it writes no more."""
+    reservation = find_reservation(state, event.session, event.reservation)
+    effects = finish(state, reservation, StripState.FREE)
+    return [*effects, Answer(event.request, event.session, Aborted())]
+
+
+def on_tick(state: State) -> list[Effect]:
+    """Set aside the extents of reservations without progress: their writer may still write."""
+    for reservation in state.reservations.values():
+        if not reservation.lost and reservation.expires_ns <= state.now_ns:
+            for extent in open_extents(reservation):
+                move_bytes(state, extent, StripState.FILLING, StripState.QUARANTINED)
+            reservation.lost = True
+    return []
+
+
+def end_of_session(state: State, session: Session) -> list[Effect]:
+    """Abort what the session had open; its process may still write there, so quarantine it."""
+    for reservation_id in sorted(session.reservations):
+        reservation = state.reservations[reservation_id]
+        extents = open_extents(reservation)
+        finish(state, reservation, StripState.QUARANTINED)
+        if extents:
+            state.quarantine.setdefault(session.id, []).extend(extents)
+    return []

@@ -1,0 +1,109 @@
+"""Reserve: which chunks are had, and places for those that are not.
+
+Nothing of a put can be found before its Seal (I1).
+"""
+
+import numpy as np
+
+from kvd.core.effects import Answer, Effect, NotAdmitted, Reserved, ReserveState
+from kvd.core.events import ReserveWanted
+from kvd.core.evict import place_strips
+from kvd.core.index import NO_ROW, Tree
+from kvd.core.keyspaces import tree_of
+from kvd.core.state import Reservation, Session, State
+from kvd.errors import ErrorKind, KvdError
+from kvd.limits import DIGEST_BYTES, PAGE_BYTES
+from kvd.types import CLASS_COUNT
+
+
+def check_sizes(state: State, sizes: np.ndarray, count: int) -> None:
+    """Raise INVALID unless `sizes` u32[count, 3] are whole pages that fit a slab."""
+    if sizes.shape != (count, CLASS_COUNT):
+        raise KvdError(
+            ErrorKind.INVALID, f"sizes are {sizes.shape}, the chain has {count} chunks x 3 classes"
+        )
+    largest = int(sizes.max(initial=0))
+    if largest > state.config.slab_bytes:
+        raise KvdError(
+            ErrorKind.INVALID,
+            f"a strip of {largest} bytes does not fit a slab of {state.config.slab_bytes}: "
+            "use smaller chunks (chunk_tokens) or more dram",
+        )
+    if (sizes == 0).any() or (sizes % PAGE_BYTES).any():
+        raise KvdError(ErrorKind.INVALID, f"strip sizes are whole pages of {PAGE_BYTES}, not 0")
+
+
+def _known(
+    state: State, tree: Tree, parent: int, chain: list[bytes]
+) -> tuple[np.ndarray, int]:
+    """Return what each chunk is before room is looked for, and the last row that is had."""
+    index, get = state.index, tree.rows.get
+    states = np.full(len(chain), ReserveState.RESERVED, np.uint8)
+    before, held = parent, parent
+    for at, digest in enumerate(chain):
+        row = get(digest, NO_ROW)
+        if row == NO_ROW:
+            before = NO_ROW
+            continue
+        if index.parent[row] != before:
+            raise KvdError(ErrorKind.INVALID, f"chunk {at} of the chain is known behind another")
+        before = row
+        if index.complete(row):
+            states[at], held = ReserveState.HAVE, row
+        else:
+            states[at] = ReserveState.REPLACE
+    return states, held
+
+
+def _check_bounds(state: State, session: Session) -> None:
+    if len(session.reservations) >= state.config.limits.reservations_per_session_max:
+        raise KvdError(
+            ErrorKind.OVERLOADED,
+            f"session has {len(session.reservations)} open reservations, the limit "
+            "reservations_per_session_max",
+            retry_after_ms=100,
+        )
+
+
+def on_reserve(state: State, event: ReserveWanted) -> list[Effect]:
+    """Answer each chunk, with extents for those to be filled; a full cache refuses the tail."""
+    session, tree = tree_of(state, event.session, event.keyspace, event.lane)
+    starts = range(0, len(event.chain), DIGEST_BYTES)
+    chain = [event.chain[at : at + DIGEST_BYTES] for at in starts]
+    count = len(chain)
+    check_sizes(state, event.sizes, count)
+    _check_bounds(state, session)
+    parent = tree.rows.get(event.parent, NO_ROW) if event.parent else NO_ROW
+    slabs = np.zeros((count, CLASS_COUNT), np.uint32)
+    offsets = np.zeros((count, CLASS_COUNT), np.uint64)
+    if event.parent and (parent == NO_ROW or not state.index.complete(parent)):
+        states = np.full(count, ReserveState.NOT_ADMITTED, np.uint8)
+        outcome = Reserved(0, 0, states, slabs, offsets, NotAdmitted.PREFIX_BROKEN)
+        return [Answer(event.request, event.session, outcome)]
+    states, held = _known(state, tree, parent, chain)
+    if held != NO_ROW:
+        # Held from here on, so that making room cannot take what was just answered as had.
+        state.index.pins[held] += 1
+    wanted = np.flatnonzero(states != ReserveState.HAVE)
+    placement = place_strips(state, session, event.sizes[wanted])
+    slabs[wanted], offsets[wanted] = placement.slabs, placement.offsets
+    if placement.chunks < len(wanted):
+        states[wanted[placement.chunks] :] = ReserveState.NOT_ADMITTED
+    effects, reason = placement.effects, placement.reason
+    if not placement.chunks:
+        if held != NO_ROW:
+            state.index.pins[held] -= 1
+        outcome = Reserved(0, 0, states, slabs, offsets, reason)
+        return [*effects, Answer(event.request, event.session, outcome)]
+    opened = (states == ReserveState.RESERVED) | (states == ReserveState.REPLACE)
+    state.generation += 1
+    state.reservation_id += 1
+    reservation = Reservation(
+        state.reservation_id, session.id, tree, chain, parent, state.generation,
+        opened, slabs, offsets, event.sizes.copy(),
+        state.now_ns + state.config.limits.reservation_ttl_ns, held,
+    )  # fmt: skip
+    state.reservations[reservation.id] = reservation
+    session.reservations.add(reservation.id)
+    outcome = Reserved(reservation.id, state.generation, states, slabs, offsets, reason)
+    return [*effects, Answer(event.request, event.session, outcome)]

@@ -1,0 +1,149 @@
+"""Seal: what was filled becomes visible, a chunk whole and at once (I1).
+
+A chunk becomes visible only behind a complete parent, so that prefixes have no holes.
+"""
+
+import numpy as np
+
+from kvd.core.effects import Answer, Effect, Sealed, SealState
+from kvd.core.events import SealWanted
+from kvd.core.evict import extent_of
+from kvd.core.index import NO_ROW
+from kvd.core.leases import supersede
+from kvd.core.reservations import find_reservation, finish, give_back, hold
+from kvd.core.reserve import check_sizes
+from kvd.core.state import Reservation, State, move_bytes
+from kvd.core.transitions import StripState
+from kvd.errors import ErrorKind, KvdError
+from kvd.policy.value import heat_after
+from kvd.types import CLASS_COUNT, Extent
+
+
+def on_seal(state: State, event: SealWanted) -> list[Effect]:
+    """Seal chunks of a reservation in order; `last` gives back what is left of it."""
+    reservation = find_reservation(state, event.session, event.reservation)
+    _check(state, reservation, event)
+    reservation.expires_ns = state.now_ns + state.config.limits.reservation_ttl_ns
+    effects: list[Effect] = []
+    states = np.zeros(len(event.sizes), np.uint8)
+    at = 0
+    while at < len(states):
+        chunk = event.first + at
+        verdict = _verdict(state, reservation, chunk)
+        count = 1
+        if verdict == SealState.SEALED:
+            count = _fresh_run(reservation, chunk, event.first + len(states))
+            effects += _seal_run(state, reservation, event, chunk, count)
+        elif verdict != SealState.SKIPPED:
+            give_back(state, reservation, chunk, StripState.FREE)
+        states[at : at + count] = verdict
+        at += count
+    if event.last:
+        effects += finish(state, reservation, StripState.FREE)
+    return [*effects, Answer(event.request, event.session, Sealed(states))]
+
+
+def _check(state: State, reservation: Reservation, event: SealWanted) -> None:
+    end = event.first + len(event.sizes)
+    if end > len(reservation.chain):
+        raise KvdError(
+            ErrorKind.INVALID,
+            f"seal of chunks {event.first} to {end} passes the {len(reservation.chain)} reserved",
+        )
+    check_sizes(state, event.sizes, len(event.sizes))
+    if event.roots.shape != event.sizes.shape:
+        raise KvdError(
+            ErrorKind.INVALID, f"roots are {event.roots.shape}, sizes {event.sizes.shape}"
+        )
+    over = event.sizes > reservation.sizes[event.first : end]
+    if over.any():
+        raise KvdError(
+            ErrorKind.INVALID,
+            f"a strip of {int(event.sizes[over].max())} bytes is larger than what was reserved",
+        )
+
+
+def _parent(reservation: Reservation, chunk: int) -> int:
+    if not chunk:
+        return reservation.parent
+    return reservation.tree.rows.get(reservation.chain[chunk - 1], NO_ROW)
+
+
+def _verdict(state: State, reservation: Reservation, chunk: int) -> SealState:
+    index, parent = state.index, _parent(reservation, chunk)
+    if not reservation.open[chunk]:
+        return SealState.SKIPPED
+    if parent == NO_ROW and (chunk or reservation.parent != NO_ROW):
+        return SealState.ORPHANED
+    if parent != NO_ROW and not index.complete(parent):
+        return SealState.ORPHANED
+    row = reservation.tree.rows.get(reservation.chain[chunk], NO_ROW)
+    if row != NO_ROW and index.complete(row):
+        hold(state, reservation, row)
+        return SealState.COALESCED
+    return SealState.SEALED
+
+
+def _fresh_run(reservation: Reservation, chunk: int, end: int) -> int:
+    """Return how many chunks from here are filling and not known: sealed as columns at once."""
+    known, count = reservation.tree.rows, 0
+    while chunk + count < end and reservation.open[chunk + count]:
+        if reservation.chain[chunk + count] in known:
+            break
+        count += 1
+    return max(count, 1)
+
+
+def _seal_run(
+    state: State, reservation: Reservation, event: SealWanted, chunk: int, count: int
+) -> list[Effect]:
+    """Make `count` chunks visible: fresh ones, or one that replaces an incomplete generation."""
+    index, tree = state.index, reservation.tree
+    chain = reservation.chain[chunk : chunk + count]
+    parent = _parent(reservation, chunk)
+    old: tuple[Extent, ...] = ()
+    known = tree.rows.get(chain[0], NO_ROW)
+    if known == NO_ROW:
+        rows = index.new_rows(tree, chain, parent)
+    else:
+        assert count == 1
+        rows = np.array([known])
+        old = tuple(extent_of(state, known, c) for c in range(CLASS_COUNT) if index.slab[known, c])
+    fresh = index.slab[rows[0]] == 0
+    span = slice(chunk, chunk + count)
+    sizes = event.sizes[chunk - event.first : chunk - event.first + count]
+    _fill(state, reservation, span, sizes)
+    index.slab[rows] = reservation.slabs[span]
+    index.offset[rows] = reservation.offsets[span]
+    index.size[rows] = sizes
+    index.root[rows] = event.roots[chunk - event.first : chunk - event.first + count]
+    index.generation[rows] = reservation.generation
+    index.profile[rows] = event.profile
+    index.condemned[rows] = False
+    index.heat[rows] = heat_after(index.heat[rows[0]], state.now_ns)
+    reservation.open[span] = False
+    index.children[rows[:-1]] += 1
+    if parent != NO_ROW:
+        index.children[parent] += fresh
+        index.place_frontier(parent)
+    index.place_frontier(int(rows[-1]))
+    hold(state, reservation, int(rows[-1]))
+    return supersede(state, old) if old else []
+
+
+def _fill(state: State, reservation: Reservation, span: slice, sizes: np.ndarray) -> None:
+    """Account the filled strips as ready, and give back what they did not need."""
+    slabs, offsets = reservation.slabs[span], reservation.offsets[span]
+    tails = reservation.sizes[span] - sizes
+    for slab in np.unique(slabs).tolist():
+        filled = int(sizes[slabs == slab].sum())
+        whole = Extent(slab, 0, filled)
+        move_bytes(state, whole, StripState.FILLING, StripState.READY)
+    for at in np.argwhere(tails):
+        place = tuple(at)
+        begin = int(offsets[place]) + int(sizes[place])
+        tail = Extent(int(slabs[place]), begin, int(tails[place]))
+        move_bytes(state, tail, StripState.FILLING, StripState.FREE)
+    largest = reservation.tree.strip_bytes_max
+    for plane_class, size in enumerate(sizes.max(axis=0).tolist()):
+        largest[plane_class] = max(largest[plane_class], size)
