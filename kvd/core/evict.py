@@ -16,8 +16,10 @@ from kvd.policy.value import log_density
 from kvd.types import CLASS_COUNT, Extent, PlaneClass
 
 SAMPLE_ROWS = 64  # The best of 64 is in the worst 5 % with a chance of 96 %.
-# Strips that one wish may evict for each strip it wants: bounds the time of one step.
-EVICTIONS_PER_STRIP = 4
+# Rounds of eviction that one wish may cause for each strip it wants, and victims of one round:
+# they bound the time of one step.
+EVICTIONS_PER_STRIP = 2
+VICTIMS_MAX = 16
 
 
 def drop_class(state: State, row: int, plane_class: int) -> int:
@@ -56,30 +58,39 @@ def _candidates(state: State, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]
     return rows[free], tops[free]
 
 
-def evict_one(state: State, useful: set[int]) -> int | None:
-    """Drop one strip, by preference in a useful slab; return its slab, or None if all are held.
+def evict(state: State, useful: set[int], wanted_bytes: int) -> set[int]:
+    """Drop the least valuable of some sampled strips until `wanted_bytes` are free in useful slabs.
 
-    A strip elsewhere goes only when no sampled one is useful: it may be the leaf that keeps
-    useful inner strips from being dropped.
+    Return the slabs they lay in; none when everything is held. When no strip of a useful slab can
+    go, one elsewhere goes: it may be the leaf that keeps useful inner strips from being dropped.
     """
     index = state.index
     frontier = np.array(index.frontier, np.int64)
     if not len(frontier):
-        return None
+        return set()
+    helps = np.zeros(state.slab_id + 1, bool)
+    helps[list(useful)] = True
     sampled = frontier
     if len(frontier) > SAMPLE_ROWS:
-        sampled = frontier[state.rng.integers(0, len(frontier), SAMPLE_ROWS)]
+        sampled = np.unique(frontier[state.rng.integers(0, len(frontier), SAMPLE_ROWS)])
     rows, tops = _candidates(state, sampled)
-    if not np.isin(index.slab[rows, tops], list(useful)).any() and len(frontier) > SAMPLE_ROWS:
+    if not helps[index.slab[rows, tops]].any() and len(sampled) < len(frontier):
         rows, tops = _candidates(state, frontier)
-    if not len(rows):
-        return None
-    helps = np.isin(index.slab[rows, tops], list(useful))
-    if helps.any():
-        rows, tops = rows[helps], tops[helps]
+    chosen = helps[index.slab[rows, tops]]
+    if chosen.any():
+        rows, tops = rows[chosen], tops[chosen]
+    else:
+        wanted_bytes = 1
     density = log_density(index.heat[rows], tops, index.size[rows, tops])
-    victim = int(np.argmin(density))
-    return drop_class(state, int(rows[victim]), int(tops[victim]))
+    slabs: set[int] = set()
+    # A row is named once, and dropping one never takes another off the frontier.
+    for victim in np.argsort(density)[:VICTIMS_MAX].tolist():
+        row, top = int(rows[victim]), int(tops[victim])
+        wanted_bytes -= int(index.size[row, top])
+        slabs.add(drop_class(state, row, top))
+        if wanted_bytes <= 0:
+            break
+    return slabs
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,9 +119,12 @@ def place_strips(state: State, session: Session, sizes: np.ndarray) -> Placement
             offsets[at : at + count] = extent.offset + ends[:count] - flat[at : at + count]
             at += count
             continue
-        reason, more = _make_room(state, session) if budget else (NotAdmitted.CAPACITY, [])
-        effects += more
+        if not budget:
+            reason = NotAdmitted.CAPACITY
+            break
         budget -= 1
+        reason, more = _make_room(state, session, int(ends[: 2 * CLASS_COUNT].max()))
+        effects += more
         if reason != NotAdmitted.NONE:
             break
     chunks = at // CLASS_COUNT
@@ -122,8 +136,10 @@ def place_strips(state: State, session: Session, sizes: np.ndarray) -> Placement
     return Placement(chunks, slabs.reshape(shape), offsets.reshape(shape), reason, effects)
 
 
-def _make_room(state: State, session: Session) -> tuple[NotAdmitted, list[Effect]]:
-    """Evict one strip that can help, or say why nothing can be done now."""
+def _make_room(
+    state: State, session: Session, wanted_bytes: int
+) -> tuple[NotAdmitted, list[Effect]]:
+    """Evict strips that can help, or say why nothing can be done now."""
     if growing(state):
         return NotAdmitted.GROWING, []
     own, foreign = usable_slabs(state, session)
@@ -131,11 +147,14 @@ def _make_room(state: State, session: Session) -> tuple[NotAdmitted, list[Effect
     waiting = NotAdmitted.GROWING if effects else NotAdmitted.CAPACITY
     if not own and not foreign:
         return waiting, effects
-    slab = evict_one(state, own or foreign)
-    if slab is None:
+    slabs = evict(state, own or foreign, wanted_bytes)
+    if not slabs:
         return waiting, effects
-    effects += settle(state, slab)
-    freed = state.slabs.get(slab)
-    if freed and slab in foreign and freed.state == SlabState.IDLE and not freed.readable_bytes:
-        effects += destroy(state, freed)
+    for slab in sorted(slabs):
+        effects += settle(state, slab)
+        freed = state.slabs.get(slab)
+        if freed is None or slab not in foreign or freed.state != SlabState.IDLE:
+            continue
+        if not freed.readable_bytes:
+            effects += destroy(state, freed)
     return NotAdmitted.NONE, effects

@@ -1,6 +1,6 @@
 """Free space of one slab: sorted, coalesced ranges in whole pages."""
 
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 
 import numpy as np
 
@@ -10,7 +10,7 @@ from kvd.limits import PAGE_BYTES
 class ExtentMap:
     """First fit over the free ranges `[begins[i], begins[i] + sizes[i])`, which never touch."""
 
-    __slots__ = ("begins", "free_bytes", "size", "sizes")
+    __slots__ = ("begins", "free_bytes", "room_max", "size", "sizes")
 
     def __init__(self, size: int) -> None:
         assert size > 0 and size % PAGE_BYTES == 0
@@ -18,6 +18,7 @@ class ExtentMap:
         self.begins = [0]
         self.sizes = [size]
         self.free_bytes = size
+        self.room_max = size  # No range is larger: most full slabs are passed over by it.
 
     def take(self, ends: np.ndarray) -> tuple[int, int]:
         """Take strips that end at `ends` (a running sum of sizes) from one range, side by side.
@@ -27,7 +28,7 @@ class ExtentMap:
         """
         first = int(ends[0])
         assert first > 0 and first % PAGE_BYTES == 0
-        if first > self.free_bytes:
+        if first > self.room_max:
             return 0, 0
         for index, room in enumerate(self.sizes):
             if room < first:
@@ -42,6 +43,8 @@ class ExtentMap:
                 self.sizes[index] -= size
             self.free_bytes -= size
             return offset, count
+        self.room_max = max(self.sizes, default=0)
+        assert self.room_max < first
         return 0, 0
 
     def give(self, offset: int, size: int) -> None:
@@ -68,4 +71,8 @@ class ExtentMap:
             self.begins.insert(index, offset)
             self.sizes.insert(index, size)
         self.free_bytes += size
+        self.room_max = max(self.room_max, self._room_at(offset))
         assert self.free_bytes <= self.size
+
+    def _room_at(self, offset: int) -> int:
+        return self.sizes[bisect_right(self.begins, offset) - 1]
