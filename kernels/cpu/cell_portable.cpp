@@ -53,7 +53,8 @@ int32_t clip(int32_t value, int32_t lowest, int32_t highest) {
 
 template <class Number>
 Bin bin_of(const Group& group, float offset, int32_t code) {
-    return {clip(edge<Number>(group, offset, code), group.first, group.last),
+    const int32_t first = edge<Number>(group, offset, code);
+    return {first < group.first ? group.first : first,
             clip(edge<Number>(group, offset, code + 1), group.first + 1, group.last + 1)};
 }
 

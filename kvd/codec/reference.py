@@ -103,7 +103,7 @@ def _codes(groups: _Groups, index: np.ndarray, ordinal: np.ndarray) -> np.ndarra
 def _bins(groups: _Groups, index: np.ndarray, code: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return the ordinals where every element's bin begins and behind its end."""
     lo, hi = groups.first[index], groups.last[index]
-    first = np.minimum(np.maximum(groups.edges[index, code], lo), hi)
+    first = np.maximum(groups.edges[index, code], lo)
     behind = np.minimum(np.maximum(groups.edges[index, code + 1], lo + 1), hi + 1)
     return first, behind
 
@@ -140,10 +140,10 @@ def encode_cell(spec: CellSpec, cell: np.ndarray) -> CellStrings:
         return whole
     index, ordinal = _group_index(spec), ordinals(cell)
     code = _codes(groups, index, ordinal)
+    code[: geometry.sinks] = 0
     first, behind = _bins(groups, index, code)
     rank, width = ordinal - first, bit_lengths(behind - first - 1)
-    for column in (code, rank, width):
-        column[: geometry.sinks] = 0
+    rank[: geometry.sinks] = width[: geometry.sinks] = 0
     assert (rank >= 0).all() and (rank >> width == 0).all()
     ends = np.stack([patterns(groups.first), patterns(groups.last)], axis=1)
     metadata = ends.astype("<u2").tobytes()
