@@ -2,7 +2,7 @@
 
 import ast
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from tests.tidy.tree import Finding, Source, Tree
@@ -64,7 +64,7 @@ CHANCE_PATHS = ("kvd/clock.py", "kvd/limits.py", "kvd/cli/", "kvd/testing/")
 def imports(tree: Tree) -> Iterator[Finding]:
     """Refuse imports against the table of rooms."""
     for source in tree.python("kvd"):
-        for name, line in _imported(source.module):
+        for name, line in _imported(source.nodes):
             problem = _problem(source, name)
             if problem:
                 yield Finding(f"{source.path}:{name}", 1, f"line {line}: {problem}")
@@ -73,7 +73,7 @@ def imports(tree: Tree) -> Iterator[Finding]:
 def heavy_imports(tree: Tree) -> Iterator[Finding]:
     """Refuse heavy packages at the top of a module: they are imported where they are used."""
     for source in tree.python("kvd"):
-        for name, line in _imported(ast.Module(_top_level(source.module), [])):
+        for name, line in _imported(_top_level(source.module)):
             if name.split(".")[0] in HEAVY and source.room not in HEAVY_ROOMS:
                 yield Finding(f"{source.path}:{name}", 1, f"line {line}: import it lazily")
 
@@ -81,7 +81,7 @@ def heavy_imports(tree: Tree) -> Iterator[Finding]:
 def chance(tree: Tree) -> Iterator[Finding]:
     """Refuse the machine's clock and chance outside the words that own them."""
     for source in tree.python("kvd"):
-        for name, line in _imported(source.module):
+        for name, line in _imported(source.nodes):
             if name in CHANCE_FREE and not source.path.startswith(CHANCE_PATHS):
                 yield Finding(f"{source.path}:{name}", 1, f"line {line}: use {CHANCE_FREE[name]}")
 
@@ -89,7 +89,7 @@ def chance(tree: Tree) -> Iterator[Finding]:
 def star_imports(tree: Tree) -> Iterator[Finding]:
     """Refuse `import *`."""
     for source in tree.python():
-        for node in ast.walk(source.module):
+        for node in source.nodes:
             if isinstance(node, ast.ImportFrom) and node.names[0].name == "*":
                 yield Finding(f"{source.path}:{node.module}", 1, "name what is imported")
 
@@ -97,14 +97,14 @@ def star_imports(tree: Tree) -> Iterator[Finding]:
 def testing_only(tree: Tree) -> Iterator[Finding]:
     """Refuse `kvd.testing` in the product."""
     for source in tree.python("kvd"):
-        for name, line in _imported(source.module):
+        for name, line in _imported(source.nodes):
             if name.startswith("kvd.testing") and source.room != "testing":
                 yield Finding(f"{source.path}:{name}", 1, f"line {line}: only tests import it")
 
 
-def _imported(module: ast.Module) -> Iterator[tuple[str, int]]:
+def _imported(nodes: Iterable[ast.AST]) -> Iterator[tuple[str, int]]:
     """Yield (dotted name, line) of every import; `from kvd import x` counts as kvd.x."""
-    for node in ast.walk(module):
+    for node in nodes:
         if isinstance(node, ast.Import):
             yield from ((alias.name, node.lineno) for alias in node.names)
         elif isinstance(node, ast.ImportFrom):

@@ -85,7 +85,7 @@ def asserts(tree: Tree) -> Iterator[Finding]:
     for room in ASSERTED_ROOMS:
         sources = [source for source in tree.python("kvd") if source.room == room]
         lines = sum(len(source.lines) for source in sources)
-        nodes = (node for source in sources for node in ast.walk(source.module))
+        nodes = (node for source in sources for node in source.nodes)
         count = sum(isinstance(node, ast.Assert) for node in nodes)
         missing = ASSERTS_PER_KLOC * lines // 1000 - count
         if lines >= SMALLEST_JUDGED_LINES and missing > 0:

@@ -38,6 +38,10 @@ class Source:
     def module(self) -> ast.Module:
         return ast.parse(self.text, self.path)
 
+    @cached_property
+    def nodes(self) -> list[ast.AST]:
+        return list(ast.walk(self.module))
+
     @property
     def area(self) -> str:
         """Return the top directory: kvd, tests, bench, docs..."""
@@ -52,13 +56,13 @@ class Source:
 
     def functions(self) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
         """Yield every function and method."""
-        for node in ast.walk(self.module):
+        for node in self.nodes:
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
                 yield node
 
     def classes(self) -> Iterator[ast.ClassDef]:
         """Yield every class."""
-        yield from (node for node in ast.walk(self.module) if isinstance(node, ast.ClassDef))
+        yield from (node for node in self.nodes if isinstance(node, ast.ClassDef))
 
 
 @dataclass(frozen=True)

@@ -31,7 +31,7 @@ WORDS_OF_NAME = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
 def broad_except(tree: Tree) -> Iterator[Finding]:
     """Allow one broad `except` at each of the borders, and none elsewhere."""
     for source in tree.python("kvd", "bench"):
-        count = sum(_is_broad(node) for node in ast.walk(source.module))
+        count = sum(_is_broad(node) for node in source.nodes)
         if count > (source.path in BROAD_PATHS):
             yield Finding(source.path, count, "name the exceptions, or let a border answer")
 
@@ -78,8 +78,7 @@ def hashes(tree: Tree) -> Iterator[Finding]:
 def environment(tree: Tree) -> Iterator[Finding]:
     """Refuse reads of the environment outside the configuration."""
     for source in tree.python("kvd"):
-        nodes = (node for node in ast.walk(source.module) if isinstance(node, ast.Attribute))
-        count = sum(ast.unparse(node) in ("os.environ", "os.getenv") for node in nodes)
+        count = sum(_reads_environment(node) for node in source.nodes)
         if count and not source.path.startswith(ENVIRONMENT_PATHS):
             yield Finding(source.path, count, "read it in kvd/config.py")
 
@@ -87,7 +86,7 @@ def environment(tree: Tree) -> Iterator[Finding]:
 def sleeps(tree: Tree) -> Iterator[Finding]:
     """Refuse sleeping in tests; `sleep(0)`, which only yields to the loop, is no sleep."""
     for source in tree.python("tests"):
-        for node in ast.walk(source.module):
+        for node in source.nodes:
             if isinstance(node, ast.Call) and _sleeps(node):
                 advice = f"line {node.lineno}: wait for an event with a deadline"
                 yield Finding(source.path, 1, advice)
@@ -117,8 +116,16 @@ def docstrings(tree: Tree) -> Iterator[Finding]:
             yield Finding(source.path, max(length, 1), "begin with one to five lines of docstring")
 
 
+def _reads_environment(node: ast.AST) -> bool:
+    match node:
+        case ast.Attribute(value=ast.Name(id="os"), attr="environ" | "getenv"):
+            return True
+    return False
+
+
 def _sleeps(call: ast.Call) -> bool:
-    return ast.unparse(call.func).endswith("sleep") and not ast.unparse(call).endswith("(0)")
+    name = call.func.attr if isinstance(call.func, ast.Attribute) else ast.unparse(call.func)
+    return name == "sleep" and not (call.args and ast.unparse(call.args[0]) == "0")
 
 
 def _matches(tree: Tree, pattern: re.Pattern[str], advice: str) -> Iterator[Finding]:
@@ -164,6 +171,6 @@ def _calls(tree: Tree, name: str, allowed: tuple[str, ...], advice: str) -> Iter
 
 
 def _count_calls(source: Source, name: str) -> int:
-    nodes = (node for node in ast.walk(source.module) if isinstance(node, ast.Call))
+    nodes = (node for node in source.nodes if isinstance(node, ast.Call))
     counts = Counter(node.func.id for node in nodes if isinstance(node.func, ast.Name))
     return counts[name]
