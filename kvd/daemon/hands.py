@@ -100,8 +100,8 @@ class Hands:
                     link.promise(request, promise)
             case GiveSlab(session, slab, writable):
                 self._give(session, slab, writable)
-            case LeaseLost(session) | TellDraining(session) | RecallSlab(session) | DropSlab(
-                session
+            case (
+                LeaseLost(session) | TellDraining(session) | RecallSlab(session) | DropSlab(session)
             ):
                 if link := self._links.get(session):
                     link.notify(effect)

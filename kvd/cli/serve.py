@@ -1,0 +1,161 @@
+"""`kvd serve`: puts daemon and rpc together, and sees to signals, logs and the exit code."""
+
+import argparse
+import asyncio
+import ctypes
+import logging
+import os
+import resource
+import signal
+import sys
+import traceback
+
+import uvloop
+
+from kvd.config import ServeConfig, ServeFlags, serve_config
+from kvd.core.state import CoreConfig
+from kvd.daemon.loop import Daemon, exit_on_bug
+from kvd.errors import KvdError
+from kvd.limits import GIB, MIB
+from kvd.rpc.server import Server
+
+EXIT_OK = 0
+EXIT_CANNOT_START = 2
+
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
+
+_log = logging.getLogger("kvd.serve")
+
+EPILOG = """exit codes:
+  0   stopped by SIGTERM or SIGINT, after draining; a second signal ends the draining
+  2   could not start: one line says what to change
+  70  a bug, logged as one line; the service manager should start it again
+
+environment (flags go first):
+  KVD_DIRECTORY, KVD_TENANTS (comma separated), KVD_DRAM, KVD_ALLOW_UIDS (comma separated),
+  KVD_DRAIN_SECONDS
+"""
+
+
+class OneLine(logging.Formatter):
+    """`level logger: message`, an exception folded into the same line."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        line = f"kvd: {record.levelname.lower()} {record.name}: {record.getMessage()}"
+        if record.exc_info and record.exc_info[1] is not None:
+            error = record.exc_info[1]
+            frames = traceback.extract_tb(error.__traceback__)
+            where = " < ".join(f"{os.path.basename(f.filename)}:{f.lineno}" for f in frames[::-1])
+            line += f": {type(error).__name__}: {error} at {where}"
+        return line.replace("\n", "\\n")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.epilog = EPILOG
+    parser.add_argument(
+        "--directory", default="", help="runtime directory ($XDG_RUNTIME_DIR/kvd or /run/kvd)"
+    )
+    parser.add_argument(
+        "--tenant", action="append", default=[], help="name of a tenant; again for more (default)"
+    )
+    parser.add_argument(
+        "--dram", default="", help="host memory, as 10GiB (a quarter of memory, at most 4GiB)"
+    )
+    parser.add_argument(
+        "--allow-uid", action="append", default=[],
+        help="uid that may connect; again for more (the daemon's own and 0)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--drain-seconds", default="", help="from SIGTERM to exit at the latest (10)"
+    )
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Serve until a signal; return the exit code."""
+    if not __debug__:
+        return _refuse("python -O strips the assertions that kvd relies on; start it without -O")
+    flags = ServeFlags(
+        arguments.directory,
+        tuple(arguments.tenant),
+        arguments.dram,
+        tuple(arguments.allow_uid),
+        arguments.drain_seconds,
+    )
+    _start_log()
+    _tune_process()
+    try:
+        config = serve_config(flags, os.environ)
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            runner.run(_serve(config))
+    except KvdError as error:
+        return _refuse(error.message)
+    except OSError as error:
+        return _refuse(f"{error.filename or 'starting'}: {error.strerror}")
+    except BaseExceptionGroup as group:
+        exit_on_bug(group.exceptions[0])
+    return EXIT_OK
+
+
+async def _serve(config: ServeConfig) -> None:
+    loop = asyncio.get_running_loop()
+    loop.set_exception_handler(_log_unhandled)
+    stop, hurry = asyncio.Event(), asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, lambda: (hurry if stop.is_set() else stop).set())
+    daemon = Daemon(CoreConfig(config.dram_bytes, config.limits), loop)
+    try:
+        async with Server(config, daemon, loop) as server:
+            daemon.start()
+            _say(
+                f"ready on {config.directory}, dram {_human(config.dram_bytes)}, "
+                f"tenants {' '.join(config.tenants)}, pid {os.getpid()}"
+            )
+            await stop.wait()
+            _say("draining")
+            await server.stop_accepting()
+            await daemon.drain(hurry)
+            if hurry.is_set():
+                server.grace_s = 0
+    finally:
+        daemon.close()
+    _say("stopped")
+
+
+def _tune_process() -> None:
+    """Keep freed memory, as fresh memory costs many times a copy; allow all descriptors there are.
+
+    Files and sockets are the daemon's own until it says otherwise.
+    """
+    libc = ctypes.CDLL(None)
+    libc.mallopt(_M_MMAP_THRESHOLD, GIB)
+    libc.mallopt(_M_TRIM_THRESHOLD, 2 * GIB - 1)
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    os.umask(0o077)
+
+
+def _start_log() -> None:
+    sink = logging.StreamHandler(sys.stderr)
+    sink.setFormatter(OneLine())
+    logging.basicConfig(level=logging.INFO, handlers=[sink])
+
+
+def _log_unhandled(loop: asyncio.AbstractEventLoop, context: dict[str, object]) -> None:
+    error = context.get("exception")
+    _log.error("%s", context.get("message"), exc_info=error)  # type: ignore[arg-type]
+
+
+def _say(line: str) -> None:
+    print(f"kvd: {line}", file=sys.stderr, flush=True)
+
+
+def _refuse(line: str) -> int:
+    _say(line)
+    return EXIT_CANNOT_START
+
+
+def _human(size_bytes: int) -> str:
+    if size_bytes % GIB == 0:
+        return f"{size_bytes // GIB}GiB"
+    return f"{size_bytes // MIB}MiB"

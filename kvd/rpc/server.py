@@ -1,0 +1,129 @@
+"""Opens the sockets of every tenant, and closes them: the only door of rpc for `kvd serve`.
+
+One of the borders where any exception is taken: it ends the connection that it came from.
+"""
+
+import asyncio
+import logging
+import os
+import socket
+from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Self
+
+from kvd.config import SOCKET_NAMES, ServeConfig
+from kvd.daemon.inbox import Inbox
+from kvd.errors import ErrorKind, KvdError
+from kvd.rpc.grpc_service import GrpcDoor
+from kvd.rpc.handshake import Door
+from kvd.rpc.listener import accept_forever, listen, remove_socket
+from kvd.rpc.lock import DirectoryLock
+from kvd.rpc.sessions import Sessions
+
+GRACE_SECONDS = 1.0  # At the end, for what was written to reach clients that read.
+
+Listening = tuple[socket.socket, Path, Callable[[socket.socket], Awaitable[None]]]
+
+_log = logging.getLogger("kvd.server")
+
+
+def contain(end: Callable[[], None], action: Callable[..., None], *arguments: object) -> None:
+    """Run what one connection does; whatever it raises is logged once and ends that connection."""
+    try:
+        action(*arguments)
+    except Exception:
+        _log.exception("a connection failed and is closed")
+        end()
+
+
+class Server:
+    """All doors of all tenants. Entered once; leaving it closes every session."""
+
+    def __init__(self, config: ServeConfig, inbox: Inbox, loop: asyncio.AbstractEventLoop) -> None:
+        self._config, self._loop = config, loop
+        self._sessions = Sessions(inbox, loop)
+        self._listening: list[Listening] = []
+        self._grpc: list[GrpcDoor] = []
+        self._paths: list[Path] = []
+        self._accepting: list[asyncio.Task[None]] = []
+        self._doors: list[Door] = []
+        self._stack = AsyncExitStack()
+        self.grace_s = GRACE_SECONDS
+
+    async def __aenter__(self) -> Self:
+        """Open everything; raise KvdError or OSError for what cannot be had, leaving nothing."""
+        async with AsyncExitStack() as stack:
+            make_directory(self._config.directory, 0o755)
+            lock = DirectoryLock(self._config.directory)
+            stack.callback(lock.release)
+            stack.push_async_callback(self._close)
+            for tenant in self._config.tenants:
+                await self._open_tenant(tenant)
+            # Last, as a task group wraps whatever is raised inside it.
+            tasks = await stack.enter_async_context(asyncio.TaskGroup())
+            self._accepting = [tasks.create_task(accept_forever(*one)) for one in self._listening]
+            self._stack = stack.pop_all()
+        return self
+
+    async def __aexit__(self, *failure: object) -> None:
+        for task in self._accepting:
+            task.cancel()
+        await self._stack.aclose()
+
+    async def stop_accepting(self) -> None:
+        """Let no new client in; those that are in go on."""
+        for task in self._accepting:
+            task.cancel()
+        for door in self._grpc:
+            await door.drain()
+        for listening, _, _ in self._listening:
+            listening.close()
+
+    async def _open_tenant(self, tenant: str) -> None:
+        config = self._config
+        # Without other users there is nobody to refuse politely: the kernel keeps them out.
+        shared = not config.allowed_uids <= {os.geteuid(), 0}
+        mode = 0o666 if shared else 0o600
+        directory = config.directory / tenant
+        make_directory(directory, 0o755 if shared else 0o700)
+        door = Door(tenant, self._sessions, config.allowed_uids, contain)
+        self._doors.append(door)
+        session_path, slabs_path, grpc_path = (directory / name for name in SOCKET_NAMES)
+        for path, kind, take in (
+            (session_path, socket.SOCK_STREAM, door.accept_stream),
+            (slabs_path, socket.SOCK_SEQPACKET, door.accept_channel),
+        ):
+            self._listening.append((listen(path, kind, mode), path, take))
+            self._paths.append(path)
+        remove_socket(grpc_path)
+        self._paths.append(grpc_path)
+        grpc_door = GrpcDoor(tenant, self._sessions, grpc_path)
+        self._grpc.append(grpc_door)
+        await grpc_door.open()
+        os.chmod(grpc_path, mode)
+
+    async def _close(self) -> None:
+        for listening, _, _ in self._listening:
+            listening.close()
+        self._sessions.close()
+        for door in self._doors:
+            await door.wait_closed(self.grace_s)
+        for grpc_door in self._grpc:
+            await grpc_door.close(self.grace_s)
+        self._remove_sockets()
+
+    def _remove_sockets(self) -> None:
+        while self._paths:
+            self._paths.pop().unlink(missing_ok=True)
+
+
+def make_directory(path: Path, mode: int) -> None:
+    """Make a directory of exactly this mode; one that is there already keeps its own."""
+    try:
+        path.mkdir(parents=True)
+    except FileExistsError:
+        if not path.is_dir():
+            raise KvdError(ErrorKind.INVALID, f"{path} is not a directory") from None
+        return
+    path.chmod(mode)

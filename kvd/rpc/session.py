@@ -1,0 +1,160 @@
+"""One session: its two sockets, its secrets, and who waits for which answer.
+
+It is the daemon's link to a client. Its end is the end of either socket, or of the process.
+"""
+
+import hmac
+import secrets
+from collections.abc import Callable
+from typing import Protocol
+
+from kvd.core.effects import DropSlab, LeaseLost, Outcome, Promise, RecallSlab
+from kvd.core.events import CancelWanted, Event
+from kvd.daemon.inbox import Inbox, Notice, PieceSink
+from kvd.errors import ErrorKind, KvdError
+from kvd.rpc.slab_channel import SlabChannel
+from kvd.rpc.wishes import Asker
+from kvd.v1 import kvd_pb2 as pb
+
+NONCE_BYTES = 16
+SECRET_BYTES = 24
+
+
+class Waiter(Protocol):
+    """Who asked: a request on the stream, or a gRPC call."""
+
+    def answer(self, outcome: Outcome) -> None: ...
+
+    def promise(self, promise: Promise) -> None: ...
+
+    def open_sink(self, wake: Callable[[], None]) -> PieceSink: ...
+
+
+class Stream(Protocol):
+    """The session's message stream, once it is bound."""
+
+    def notify(self, notice: pb.Notice) -> None: ...
+
+    def refuse(self, request: int, error: KvdError) -> None:
+        """Send an error and close behind it."""
+        ...
+
+    def is_flushed(self) -> bool: ...
+
+    def abort(self) -> None:
+        """Close at once."""
+        ...
+
+
+class Unbound:
+    """In place of a stream: a client may use gRPC only."""
+
+    def notify(self, notice: pb.Notice) -> None:
+        pass
+
+    def refuse(self, request: int, error: KvdError) -> None:
+        pass
+
+    def is_flushed(self) -> bool:
+        return True
+
+    def abort(self) -> None:
+        pass
+
+
+class Session:
+    def __init__(
+        self, inbox: Inbox, tenant: str, uid: int, channel: SlabChannel,
+        on_ended: "Callable[[Session], None]",
+    ) -> None:  # fmt: skip
+        self.id, self.tenant, self.uid = 0, tenant, uid
+        self.nonce = secrets.token_bytes(NONCE_BYTES)
+        self.stream: Stream = Unbound()
+        self._inbox, self._channel, self._on_ended = inbox, channel, on_ended
+        self._secret = secrets.token_urlsafe(SECRET_BYTES)
+        self._waiters: dict[int, Waiter] = {}
+        self._ended = False
+
+    @property
+    def token(self) -> str:
+        """Return the bearer token: the session's number, and what proves that it was told."""
+        return f"{self.id}.{self._secret}"
+
+    def has_token(self, token: str) -> bool:
+        return hmac.compare_digest(token.encode(), self.token.encode())
+
+    # ---- towards the daemon ----
+
+    def ask(self, waiter: Waiter, make_wish: Callable[[Asker], Event]) -> int:
+        """Post a wish and return its number; its answer may come before that.
+
+        Raise KvdError for a wish that cannot be meant, or one too many.
+        """
+        limits = self._inbox.limits
+        if len(self._waiters) >= limits.requests_per_session_max:
+            raise KvdError(
+                ErrorKind.OVERLOADED,
+                f"{len(self._waiters)} requests of this session are unanswered, the limit "
+                "requests_per_session_max",
+                retry_after_ms=100,
+            )
+        request = self._inbox.next_request()
+        wish = make_wish(Asker(request, self.id, self._inbox.now_ns(), limits))
+        self._waiters[request] = waiter
+        self._inbox.post(wish)
+        return request
+
+    def cancel(self, request: int) -> None:
+        if request in self._waiters:
+            self._inbox.post(CancelWanted(request, self.id))
+
+    def end(self) -> None:
+        """Close what is open and tell the daemon; the second time nothing happens."""
+        if self._ended:
+            return
+        self._ended = True
+        self._channel.close()
+        self.stream.abort()
+        waiters, self._waiters = self._waiters, {}
+        self._inbox.end(self.id)
+        for waiter in waiters.values():
+            waiter.answer(KvdError(ErrorKind.LOST, "the session ended before the answer"))
+        self._on_ended(self)
+
+    # ---- the daemon's link ----
+
+    def give_slab(self, slab: int, size_bytes: int, descriptor: int, *, writable: bool) -> None:
+        given = pb.SlabGiven(slab=slab, size=size_bytes, writable=writable)
+        self._channel.send(pb.ToClient(slab_given=given), descriptor)
+
+    def notify(self, notice: Notice) -> None:
+        match notice:
+            case RecallSlab(_, slab):
+                self._channel.send(pb.ToClient(slab_recalled=pb.SlabRecalled(slab=slab)))
+            case DropSlab(_, slab):
+                self._channel.send(pb.ToClient(slab_gone=pb.SlabGone(slab=slab)))
+            case LeaseLost(_, lease):
+                self.stream.notify(pb.Notice(lease_lost=lease))
+            case _:
+                self.stream.notify(pb.Notice(draining=True))
+
+    def answer(self, request: int, outcome: Outcome) -> None:
+        waiter = self._waiters.pop(request, None)
+        if waiter is not None:
+            waiter.answer(outcome)
+
+    def promise(self, request: int, promise: Promise) -> None:
+        waiter = self._waiters.get(request)
+        if waiter is not None:
+            waiter.promise(promise)
+
+    def open_sink(self, request: int, wake: Callable[[], None]) -> PieceSink:
+        return self._waiters[request].open_sink(wake)
+
+    def is_idle(self) -> bool:
+        return not self._waiters and self._channel.is_flushed() and self.stream.is_flushed()
+
+    def close(self, error: KvdError) -> None:
+        self.stream.refuse(0, error)
+        self.stream = Unbound()
+        self._channel.refuse(error)  # Whose closing ends the session.
