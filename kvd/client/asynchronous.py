@@ -1,0 +1,161 @@
+"""The same verbs as coroutines, from any event loop. Heavy work runs in that loop's executor."""
+
+import asyncio
+from collections.abc import AsyncIterator, Coroutine, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+from kvd.client.arrays import Tensors
+from kvd.client.client import LANE_WHOLE, Client
+from kvd.client.fetch import Fetch
+from kvd.client.lookup import find, let_go
+from kvd.client.messages import Counts
+from kvd.client.opening import open_fetch
+from kvd.client.outcomes import Arrival, Delivery, Found, Reason, Status, Stored
+from kvd.client.scope import Scope, chunk_count
+from kvd.client.space import Space
+from kvd.codec import PROFILE_DEFAULT, CodecProfile
+from kvd.errors import KvdError
+from kvd.identity import Keyspace
+from kvd.types import CLASS_COUNT, Lane
+
+T = TypeVar("T")
+
+
+async def _ask(scope: Scope, coroutine: Coroutine[Any, Any, T]) -> T:
+    """Run a coroutine on the I/O thread; being cancelled here cancels it there."""
+    return await asyncio.wrap_future(scope.link.thread().submit(coroutine))
+
+
+class AsyncFetch:
+    """`kvd.client.Fetch` for event loops: see there."""
+
+    def __init__(self, fetch: Fetch) -> None:
+        self._fetch = fetch
+
+    @property
+    def counts(self) -> Counts:
+        return self._fetch.counts
+
+    @property
+    def reason(self) -> Reason:
+        return self._fetch.reason
+
+    @property
+    def error(self) -> KvdError | None:
+        return self._fetch.error
+
+    @property
+    def delivered_bytes(self) -> int:
+        return self._fetch.delivered_bytes
+
+    async def arrivals(self) -> AsyncIterator[Arrival]:
+        """Iterate over arrivals as they come; ends early, with `error` set, on failure."""
+        loop = asyncio.get_running_loop()
+        queue: asyncio.Queue[Arrival | None] = asyncio.Queue()
+
+        def listener(arrival: Arrival | None) -> None:
+            loop.call_soon_threadsafe(queue.put_nowait, arrival)
+
+        self._fetch.listen(listener)
+        while (arrival := await queue.get()) is not None:
+            yield arrival
+
+    async def decode(
+        self,
+        layers: tuple[int, int],
+        planes: int,
+        targets: Tensors,
+        token_begin: int = 0,
+        chunks: tuple[int, int] | None = None,
+    ) -> int:
+        return await asyncio.to_thread(
+            self._fetch.decode, layers, planes, targets, token_begin, chunks
+        )
+
+    def release(self) -> None:
+        self._fetch.release()
+
+    async def __aenter__(self) -> "AsyncFetch":
+        return self
+
+    async def __aexit__(self, *exception: object) -> None:
+        self.release()
+
+
+class AsyncSpace:
+    """`kvd.client.Space` for event loops: see there."""
+
+    def __init__(self, space: Space, scope: Scope) -> None:
+        self._space, self._scope = space, scope
+
+    def chain(self, tokens: Any, extras: bytes = b"") -> bytes:
+        return self._space.chain(tokens, extras)
+
+    async def put(
+        self,
+        chain: bytes,
+        tensors: Tensors,
+        first: int = 0,
+        durability: str = "memory",
+        deadline_s: float | None = None,
+    ) -> Stored:
+        return await asyncio.to_thread(
+            self._space.put, chain, tensors, first, durability, deadline_s
+        )
+
+    async def lookup(
+        self,
+        chain: bytes,
+        lease: bool = False,
+        lanes: Sequence[Lane] | None = None,
+        deadline_s: float | None = None,
+    ) -> Found:
+        scope = self._scope
+        chunk_count(chain)
+        asked = (scope.lane,) if lanes is None else tuple(lanes)
+        return await _ask(scope, find(scope, chain, asked, lease, scope.deadline(deadline_s)))
+
+    async def release(self, lease: int) -> None:
+        await _ask(self._scope, let_go(self._scope, lease))
+
+    async def fetch(
+        self,
+        chain: bytes,
+        class_count: int = CLASS_COUNT,
+        delivery: Delivery = Delivery.MAP,
+        rate_bits: int = 0,
+        deadline_s: float | None = None,
+        lease: int = 0,
+        layers: tuple[int, int] | None = None,
+    ) -> AsyncFetch:
+        wish = self._space.wish(chain, class_count, delivery, rate_bits, deadline_s, lease, layers)
+        return AsyncFetch(await _ask(self._scope, open_fetch(self._scope, wish)))
+
+
+class AsyncClient:
+    """`kvd.client.Client` for event loops: see there."""
+
+    def __init__(self, directory: str | Path, name: str = "", deadline_s: float = 10.0) -> None:
+        self._client = Client(directory, name, deadline_s)
+
+    def keyspace(
+        self, keyspace: Keyspace, lane: Lane = LANE_WHOLE, profile: CodecProfile = PROFILE_DEFAULT
+    ) -> AsyncSpace:
+        space = self._client.keyspace(keyspace, lane, profile)
+        return AsyncSpace(space, space.scope)
+
+    async def wait_connected(self, timeout_s: float) -> bool:
+        return await asyncio.to_thread(self._client.wait_connected, timeout_s)
+
+    def status(self) -> Status:
+        return self._client.status()
+
+    async def close(self) -> None:
+        await asyncio.to_thread(self._client.close)
+
+    async def __aenter__(self) -> "AsyncClient":
+        return self
+
+    async def __aexit__(self, *exception: object) -> None:
+        await self.close()

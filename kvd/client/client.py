@@ -1,0 +1,84 @@
+"""The SDK's front: one client of one daemon, and the keyspaces opened on it."""
+
+import weakref
+from pathlib import Path
+
+from kvd.client.held import HeldLeases
+from kvd.client.link import Link
+from kvd.client.mapping import Pool
+from kvd.client.outcomes import Status
+from kvd.client.scope import Scope, invalid
+from kvd.client.space import Space
+from kvd.codec import PROFILE_DEFAULT, CodecProfile
+from kvd.identity import Keyspace
+from kvd.shape import cell_grid, validate_shape
+from kvd.types import Lane
+
+CHUNK_TOKENS_MAX = 4096
+LANE_WHOLE = Lane()  # The first kv group, unsharded.
+
+
+class Client:
+    """A connection to the daemon of a tenant's directory, kept up in the background.
+
+    Making one never fails for a daemon that is away: until it is there, every answer is a miss.
+    """
+
+    def __init__(self, directory: str | Path, name: str = "", deadline_s: float = 10.0) -> None:
+        """`deadline_s` bounds every verb that is given no other."""
+        if deadline_s <= 0:
+            raise invalid(f"deadline_s is {deadline_s}, it must be above 0")
+        self._deadline_s = deadline_s
+        self._pool = Pool()
+        self._held = HeldLeases()
+        self._link = Link(Path(directory), name or "kvd.client")
+        self._closing = weakref.finalize(self, _close, self._link)
+        self._closing.atexit = False  # The I/O thread's own end is enough then.
+
+    def keyspace(
+        self, keyspace: Keyspace, lane: Lane = LANE_WHOLE, profile: CodecProfile = PROFILE_DEFAULT
+    ) -> Space:
+        """Return the verbs of one lane of a keyspace; raise INVALID for a shape no daemon takes.
+
+        The daemon hears of it with the first verb, and again after a reconnect.
+        """
+        validate_shape(keyspace.shape)
+        if not 1 <= keyspace.chunk_tokens <= CHUNK_TOKENS_MAX:
+            tokens = keyspace.chunk_tokens
+            raise invalid(f"chunk_tokens is {tokens}, allowed are 1 to {CHUNK_TOKENS_MAX}")
+        grid = cell_grid(keyspace.shape, lane)
+        scope = Scope(
+            self._link, self._pool, self._held, keyspace, lane, grid, profile, self._deadline_s
+        )
+        return Space(scope)
+
+    def wait_connected(self, timeout_s: float) -> bool:
+        """Wait for the daemon; return whether it is connected."""
+        link = self._link
+        return link.thread().call(link.wait_connected(timeout_s))
+
+    def status(self) -> Status:
+        """Return whether it is connected, why not, and what has been counted. Never blocks."""
+        link = self._link
+        link.thread()
+        return Status(link.connected, link.reason, link.epoch, link.daemon, link.counters)
+
+    @property
+    def token(self) -> str:
+        """The bearer token for gRPC calls of the current session; empty while not connected."""
+        return self._link.token
+
+    def close(self) -> None:
+        """Leave the daemon; later verbs are misses."""
+        if self._closing.detach() is not None:
+            self._link.thread().call(self._link.close())
+
+    def __enter__(self) -> "Client":
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+
+def _close(link: Link) -> None:
+    link.post(link.start_closing)

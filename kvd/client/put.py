@@ -1,0 +1,242 @@
+"""Putting: skip what is there, encode, reserve, lay strips in place, seal.
+
+Runs on the caller's thread, which does the work, and asks the daemon through the I/O thread. A
+reservation that was opened is always ended, by its last seal or by an abort.
+"""
+
+import time
+from collections.abc import Callable
+from concurrent.futures import Future
+
+import numpy as np
+from google.protobuf.message import Message
+
+from kvd.client.arrays import CellViews
+from kvd.client.messages import column, lane_message
+from kvd.client.outcomes import Reason, Stored
+from kvd.client.reservation import Reservation
+from kvd.client.scope import Scope
+from kvd.client.session import Session
+from kvd.client.strips import Encoder, Prepared, lay
+from kvd.errors import ErrorKind, KvdError
+from kvd.identity import chunk_key
+from kvd.limits import DIGEST_BYTES, MIB
+from kvd.types import CLASS_COUNT
+from kvd.v1 import kvd_pb2 as pb
+from kvd.wire import FrameKind
+
+SCRATCH_BYTES = 16 * MIB  # Encoded at once: stays in a large cache until it is copied.
+_RESERVED_BYTES_MAX = 64 * MIB  # At once, so that a slow put holds little that others could use.
+_LAID_BYTES = 4 * MIB  # Between two seals.
+_GROWING_PAUSE_S = 0.05
+_COLLECT_SECONDS_MIN = 0.2  # For the answers of seals that are on their way at the deadline.
+
+
+class Put:
+    """One put of chunks of a chain, with the time it has."""
+
+    def __init__(self, scope: Scope, chain: bytes, deadline_s: float, to_disk: bool) -> None:
+        self._scope, self._chain = scope, chain
+        self._durability = pb.DURABILITY_DISK if to_disk else pb.DURABILITY_MEMORY
+        self._thread = scope.link.thread()
+        self._deadline = time.monotonic() + deadline_s
+        self._session: Session | None = None
+        self._handle, self._digest = 0, b""
+        self._stored = self._had = self._size_bytes = 0
+        self._reason = Reason.NONE
+
+    def of_tensors(self, views: CellViews, first: int, count: int) -> Stored:
+        """Encode and put `count` chunks; chunk `first` of the chain is at token 0 of `views`."""
+        scope, end = self._scope, first + count
+        encoder = Encoder(scope.grid, scope.keyspace.chunk_tokens, scope.profile)
+
+        def act() -> None:
+            at = max(first, min(end, self._complete()))
+            self._had += at - first
+            while at < end and self._reason == Reason.NONE:
+                self._left_s()
+                prepared = encoder.encode(views, range(at, end), first, SCRATCH_BYTES, scope.pool)
+                try:
+                    self._put_batch(prepared, slice(0, prepared.count), at)
+                finally:
+                    prepared.give_back(scope.pool)
+                at += prepared.count
+
+        return self._tally(act, count)
+
+    def of_strips(self, prepared: Prepared, first: int) -> Stored:
+        """Put chunks that are encoded already, chunk `first` of the chain being the first."""
+        sums = prepared.sizes.sum(axis=1, dtype=np.int64).tolist()
+
+        def act() -> None:
+            at = 0
+            while at < prepared.count and self._reason == Reason.NONE:
+                end, size = at + 1, sums[at]
+                while end < prepared.count and size + sums[end] <= _RESERVED_BYTES_MAX:
+                    size, end = size + sums[end], end + 1
+                self._put_batch(prepared, slice(at, end), first + at)
+                at = end
+
+        return self._tally(act, prepared.count)
+
+    def _tally(self, act: Callable[[], None], count: int) -> Stored:
+        counters = self._scope.link.counters
+        counters.puts += 1
+        try:
+            self._open()
+            act()
+        except KvdError as error:
+            self._reason = self._scope.missed(error)
+        counters.chunks_stored += self._stored
+        counters.chunks_had += self._had
+        counters.stored_bytes += self._size_bytes
+        refused = count - self._stored - self._had
+        return Stored(self._stored, self._had, refused, self._reason, self._size_bytes)
+
+    # ---- asking ----
+
+    def _left_s(self) -> float:
+        left = self._deadline - time.monotonic()
+        if left <= 0:
+            raise KvdError(ErrorKind.LATE, "the put's deadline passed")
+        return left
+
+    def _ask(self, kind: FrameKind, message: Message) -> Message:
+        assert self._session is not None
+        return self._thread.call(self._session.requests.request(kind, message, self._left_s()))
+
+    def _open(self) -> None:
+        self._session = self._scope.link.session()
+        registering = self._session.keyspace(self._scope.keyspace, self._left_s())
+        self._handle, self._digest = self._thread.call(registering)
+
+    def _complete(self) -> int:
+        """Return how many leading chunks are stored whole."""
+        message = pb.LookupRequest(
+            keyspace=self._handle,
+            lanes=[lane_message(self._scope.lane)],
+            chain=self._chain,
+            deadline_ms=max(1, int(self._left_s() * 1000)),
+        )
+        reply = self._ask(FrameKind.LOOKUP, message)
+        assert isinstance(reply, pb.LookupReply)
+        return int(column(reply.counts, "<u4", CLASS_COUNT, "counts")[-1])
+
+    def _reserve(self, sizes: np.ndarray, at: int) -> Reservation:
+        begin, end = at * DIGEST_BYTES, (at + len(sizes)) * DIGEST_BYTES
+        message = pb.ReserveRequest(
+            keyspace=self._handle,
+            lane=lane_message(self._scope.lane),
+            parent=self._chain[max(0, begin - DIGEST_BYTES) : begin],
+            chain=self._chain[begin:end],
+            sizes=sizes.astype("<u4").tobytes(),
+            durability=self._durability,
+            deadline_ms=max(1, int(self._left_s() * 1000)),
+        )
+        reply = self._ask(FrameKind.RESERVE, message)
+        assert isinstance(reply, pb.ReserveReply)
+        return Reservation(reply, len(sizes))
+
+    # ---- filling ----
+
+    def _put_batch(self, prepared: Prepared, part: slice, at: int) -> None:
+        """Put the chunks `part` of what is prepared, the first being chunk `at` of the chain."""
+        begin = part.start
+        while begin < part.stop:
+            reservation = self._reserve(prepared.sizes[begin : part.stop], at)
+            self._had += reservation.had
+            if reservation.number:
+                self._fill(prepared, begin, at, reservation)
+            begin, at = begin + reservation.admitted, at + reservation.admitted
+            if begin == part.stop or self._reason != Reason.NONE:
+                return
+            if reservation.reason != Reason.GROWING:
+                self._reason = reservation.reason
+                self._scope.link.counters.miss(reservation.reason)
+                return
+            if self._deadline - time.monotonic() < _GROWING_PAUSE_S:
+                self._reason = Reason.GROWING
+                return
+            time.sleep(_GROWING_PAUSE_S)
+
+    def _fill(self, prepared: Prepared, begin: int, at: int, reservation: Reservation) -> None:
+        assert self._session is not None
+        seals: list[tuple[Future[Message], np.ndarray]] = []
+        groups = reservation.groups(prepared.sizes[begin:], _LAID_BYTES)
+        try:
+            reservation.find_slabs(self._thread, self._session, self._left_s())
+            for group in groups:
+                sizes = prepared.sizes[begin + group.start : begin + group.stop]
+                roots = self._lay(prepared, begin, at, (reservation, group))
+                seal = self._seal(reservation, group.start, (sizes, roots), group is groups[-1])
+                seals.append((seal, sizes))
+        except BaseException:
+            self._abort(reservation)
+            raise
+        finally:
+            for seal, sizes in seals:
+                self._collect(seal, sizes)
+
+    def _lay(
+        self, prepared: Prepared, begin: int, at: int, what: tuple[Reservation, slice]
+    ) -> np.ndarray:
+        """Write a group of chunks at its places; return their roots u64[n, 3]."""
+        reservation, group = what
+        sizes = prepared.sizes[begin + group.start : begin + group.stop]
+        starts = range(at + group.start, at + group.stop)
+        keys = [
+            chunk_key(self._digest, self._chain[i * DIGEST_BYTES : (i + 1) * DIGEST_BYTES])
+            for i in starts
+        ]
+        names = (self._scope.lane, keys, reservation.generation)
+        part = slice(begin + group.start, begin + group.stop)
+        with reservation.writing(group, sizes) as places:
+            return lay(prepared, part, places, names)
+
+    def _seal(
+        self,
+        reservation: Reservation,
+        first: int,
+        columns: tuple[np.ndarray, np.ndarray],
+        last: bool,
+    ) -> "Future[Message]":
+        """Send a seal; `columns` are sizes and roots. It is answered while the next is laid."""
+        assert self._session is not None
+        sizes, roots = columns
+        message = pb.SealRequest(
+            reservation=reservation.number,
+            first=first,
+            sizes=sizes.astype("<u4").tobytes(),
+            roots=roots.astype("<u8").tobytes(),
+            profile=self._scope.profile.id,
+            last=last,
+        )
+        request = self._session.requests.request(FrameKind.SEAL, message, self._left_s())
+        return self._thread.submit(request)
+
+    def _collect(self, seal: "Future[Message]", sizes: np.ndarray) -> None:
+        left = max(self._deadline - time.monotonic(), _COLLECT_SECONDS_MIN)
+        try:
+            reply = seal.result(left + _COLLECT_SECONDS_MIN)
+        except TimeoutError:
+            raise KvdError(ErrorKind.LATE, "the process is exiting") from None
+        assert isinstance(reply, pb.SealReply)
+        states = column(reply.states, "<u1", len(sizes), "states")
+        sealed = states == pb.SEALED
+        self._stored += int(sealed.sum())
+        self._had += int((states == pb.COALESCED).sum())
+        self._size_bytes += int(sizes[sealed].sum(dtype=np.int64))
+        if (states == pb.ORPHANED).any():
+            self._reason = Reason.ORPHANED
+
+    def _abort(self, reservation: Reservation) -> None:
+        session = self._session
+        assert session is not None
+        message = pb.AbortRequest(reservation=reservation.number)
+
+        def abort() -> None:
+            if session.alive:
+                session.requests.tell(FrameKind.ABORT, message)
+                reservation.detach_again(session)
+
+        self._thread.post(abort)

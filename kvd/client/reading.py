@@ -1,0 +1,207 @@
+"""Strips on the way out: roots and tables checked once, cells checked each time, then decoded.
+
+Owns what is known about the strips of one fetch. Works on any thread; whether the memory was
+still the lease's is for the caller to find out afterwards.
+"""
+
+import ctypes
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from kvd.checksum import strip_root
+from kvd.client.arrays import CellViews
+from kvd.client.messages import Promised
+from kvd.codec import (
+    EXACT,
+    PROFILES,
+    CellColumns,
+    CellSpec,
+    CodecProfile,
+    cell_specs,
+    check_cells,
+    decode_cells,
+)
+from kvd.format.strip import LENGTH_MASK, RAW_FLAG, TABLE_ENTRY, sound_tables
+from kvd.shape import CellGrid
+from kvd.types import CLASS_COUNT, Lane, PlaneClass
+
+_CELLS_AT_ONCE = 1024  # So that what was checked is decoded out of the cache.
+
+
+@dataclass(frozen=True, slots=True)
+class Area:
+    """Layers [layer_begin, layer_end) of chunks [chunk_begin, chunk_end)."""
+
+    layer_begin: int
+    layer_end: int
+    chunk_begin: int
+    chunk_end: int
+
+
+def classes_needed(grid: CellGrid, profiles: Sequence[CodecProfile], planes: int) -> int:
+    """Return how many classes reading `planes` planes takes."""
+    if planes == EXACT:
+        return CLASS_COUNT
+    widths = [p.code_of(t.role).anchor_planes for p in profiles for t in grid.tensors]
+    return 1 if planes <= min(widths) else 2
+
+
+class Strips:
+    """The strips of one lane: `addresses` u64 per class, the rest as they were promised."""
+
+    def __init__(
+        self,
+        shape: tuple[CellGrid, int, Lane],
+        keys: list[bytes],
+        promised: Promised,
+        addresses: tuple[np.ndarray, ...],
+    ) -> None:
+        """`shape` is grid, tokens of a chunk, lane; `keys` the chunk keys."""
+        self.grid, self.chunk_tokens, self.lane = shape
+        self.corrupt: set[int] = set()
+        self._keys, self._promised, self._addresses = keys, promised, addresses
+        self._lock = threading.Lock()
+        self._tables: list[np.ndarray | None] = [None] * CLASS_COUNT
+        self._sound_until = [0] * CLASS_COUNT
+        ids = promised.profiles.tolist()
+        self._profile_ids = ids
+        self.profiles = [PROFILES[number] for number in dict.fromkeys(ids)]
+
+    def check(self, area: Area, class_count: int) -> int:
+        """Check everything in an area in place; return the end of its good leading chunks."""
+        end = self._trusted(area, class_count)
+        step = max(1, 4 * _CELLS_AT_ONCE // self._cells(area))
+        for begin in range(area.chunk_begin, end, step):
+            block = Area(area.layer_begin, area.layer_end, begin, min(begin + step, end))
+            good = self._check_block(block, class_count)[0]
+            if good < block.chunk_end:
+                return good
+        return end
+
+    def decode(
+        self, area: Area, planes: int, class_count: int, views: CellViews, token: int
+    ) -> int:
+        """Decode an area, chunk 0 of the sequence lying at `token` of the views.
+
+        Return the end of its good leading chunks; targets behind it are unspecified.
+        """
+        end = self._trusted(area, class_count)
+        step = max(1, _CELLS_AT_ONCE // self._cells(area))
+        for begin in range(area.chunk_begin, end, step):
+            block = Area(area.layer_begin, area.layer_end, begin, min(begin + step, end))
+            good = self._decode_block(block, planes, class_count, views, token)
+            if good < block.chunk_end:
+                return good
+        return end
+
+    def _cells(self, area: Area) -> int:
+        return (area.layer_end - area.layer_begin) * len(self.grid.row)
+
+    def _decode_block(
+        self, area: Area, planes: int, class_count: int, views: CellViews, token: int
+    ) -> int:
+        good, strings, tables = self._check_block(area, class_count)
+        count = good - area.chunk_begin
+        if count == 0:
+            return good
+        cells = self._cells(area)
+        lengths = np.zeros((CLASS_COUNT, count * cells), np.uint32)
+        for index in range(class_count):
+            lengths[index] = (tables[index]["length"][:count] & LENGTH_MASK).reshape(-1)
+        raw = (tables[0]["length"][:count] & RAW_FLAG != 0).reshape(-1)
+        addresses = [np.ascontiguousarray(s[:count]).reshape(-1) for s in strings]
+        optional = [*addresses, None, None]
+        specs, index = self._specs(area.chunk_begin, good, cells)
+        columns = CellColumns(index, optional[0], optional[1], optional[2], lengths, raw)
+        tokens = [token + chunk * self.chunk_tokens for chunk in range(area.chunk_begin, good)]
+        targets = np.concatenate([views.at_token(t) for t in tokens])
+        malformed = decode_cells(specs, columns, targets, np.tile(views.strides, count), planes)
+        return self._without(malformed, area, cells, good)
+
+    def _check_block(
+        self, area: Area, class_count: int
+    ) -> tuple[int, list[np.ndarray], list[np.ndarray]]:
+        """Return the end of good chunks, and per class the cells' addresses and table entries."""
+        row = len(self.grid.row)
+        chunks = slice(area.chunk_begin, area.chunk_end)
+        good, cells = area.chunk_end, self._cells(area)
+        strings, tables = [], []
+        for index in range(class_count):
+            whole = self._tables[index]
+            assert whole is not None
+            table = whole[chunks, area.layer_begin * row : area.layer_end * row]
+            homes = self._addresses[index][chunks, None] + table["offset"]
+            lengths = (table["length"] & LENGTH_MASK).reshape(-1)
+            sums = np.ascontiguousarray(table["checksum"]).reshape(-1)
+            wrong = check_cells(0, homes.reshape(-1), lengths, sums)
+            good = min(good, self._without(wrong, area, cells, good))
+            strings.append(homes)
+            tables.append(table)
+        return good, strings, tables
+
+    def _without(self, wrong: np.ndarray, area: Area, cells: int, end: int) -> int:
+        """Count chunks with wrong cells as corrupt; return the end of those before the first."""
+        if not len(wrong):
+            return end
+        chunks = np.unique(wrong // cells) + area.chunk_begin
+        self.corrupt.update(chunks.tolist())
+        return min(end, int(chunks[0]))
+
+    def _specs(self, begin: int, end: int, cells: int) -> tuple[tuple[CellSpec, ...], np.ndarray]:
+        """Return the specs of all cells of some chunks, and u8 indices into them."""
+        row = len(self.grid.row)
+        specs: tuple[CellSpec, ...] = ()
+        known: dict[tuple[int, bool], np.ndarray] = {}
+        parts = []
+        for chunk in range(begin, end):
+            name = (self._profile_ids[chunk], chunk == 0)
+            if name not in known:
+                its_specs, index = cell_specs(
+                    PROFILES[name[0]], self.grid, self.chunk_tokens, name[1]
+                )
+                known[name] = np.tile(index[:row] + np.uint8(len(specs)), cells // row)
+                specs += its_specs
+            parts.append(known[name])
+        return specs, np.concatenate(parts)
+
+    # ---- tables and roots ----
+
+    def _trusted(self, area: Area, class_count: int) -> int:
+        """Return the end of an area's leading chunks whose tables are what their writer made."""
+        end = area.chunk_end
+        for index in range(class_count):
+            with self._lock:
+                if self._tables[index] is None:
+                    self._open(index)
+            end = min(end, max(area.chunk_begin, self._sound_until[index]))
+        return end
+
+    def _open(self, index: int) -> None:
+        """Copy the tables of a class, then check the copies, which nobody can change any more."""
+        homes, sizes = self._addresses[index].tolist(), self._promised.sizes[index]
+        tables = np.empty((len(homes), self.grid.cell_count), TABLE_ENTRY)
+        heads = tables.view(np.uint8).reshape(len(homes), -1)
+        size, address = heads.shape[1], heads.ctypes.data
+        for place, home in enumerate(homes):
+            ctypes.memmove(address + place * size, home, size)
+        roots = [self._root(index, chunk, head) for chunk, head in enumerate(heads)]
+        sound = sound_tables(tables, sizes) & (
+            np.array(roots, np.uint64) == self._promised.roots[index]
+        )
+        wrong = np.flatnonzero(~sound)
+        self.corrupt.update(wrong.tolist())
+        self._sound_until[index] = int(wrong[0]) if len(wrong) else len(homes)
+        self._tables[index] = tables
+
+    def _root(self, index: int, chunk: int, head: np.ndarray) -> int:
+        return strip_root(
+            self._keys[chunk],
+            self.lane,
+            PlaneClass(index),
+            int(self._promised.generations[chunk]),
+            self._profile_ids[chunk],
+            head,
+        )

@@ -1,0 +1,191 @@
+"""Requests under way on one message stream: each gets one answer, by its deadline.
+
+Owns the table of requests. Lives on the I/O thread. What the daemon grants to a request that was
+given up meanwhile is given back here.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable
+
+from google.protobuf.message import DecodeError, Message
+
+from kvd.client.messages import error_of, garbage
+from kvd.client.stream import FrameStream, Sink
+from kvd.errors import ErrorKind, KvdError
+from kvd.limits import MIB, Limits
+from kvd.v1 import kvd_pb2 as pb
+from kvd.wire import FrameKind
+
+SILENCE_SECONDS = 2.0  # A daemon that misses a deadline and said nothing for so long has hung.
+_UNSENT_BYTES_MAX = 64 * MIB
+_REPLIES: dict[FrameKind, type[Message]] = {
+    FrameKind.BIND: pb.Bound,
+    FrameKind.REGISTER_KEYSPACE: pb.RegisterKeyspaceReply,
+    FrameKind.RESERVE: pb.ReserveReply,
+    FrameKind.SEAL: pb.SealReply,
+    FrameKind.ABORT: pb.AbortReply,
+    FrameKind.LOOKUP: pb.LookupReply,
+    FrameKind.FETCH: pb.FetchDone,
+    FrameKind.RELEASE: pb.ReleaseReply,
+    FrameKind.RENEW: pb.RenewReply,
+}
+
+Answered = Callable[[Message | KvdError], None]
+Told = Callable[[pb.Promise], None]
+
+
+class Request:
+    """One unanswered request; a given-up one only waits for what must be undone."""
+
+    __slots__ = ("kind", "answered", "told", "given_up", "promised", "sent_ns")
+
+    def __init__(self, kind: FrameKind, answered: Answered, told: Told | None) -> None:
+        self.kind, self.answered, self.told = kind, answered, told
+        self.given_up = self.promised = False
+        self.sent_ns = time.monotonic_ns()
+
+
+class Requests:
+    def __init__(
+        self, on_notice: Callable[[pb.Notice], None], on_lost: Callable[[KvdError], None]
+    ) -> None:
+        """`on_lost` is called when the stream ends or carries what cannot be; then `close`."""
+        self.stream = FrameStream(self._on_frame, on_lost)
+        self._loop = asyncio.get_running_loop()
+        self._on_notice, self._on_lost = on_notice, on_lost
+        self._open: dict[int, Request] = {}
+        self._number = 0
+
+    def start(
+        self, kind: FrameKind, message: Message, answered: Answered, told: Told | None = None
+    ) -> int:
+        """Send a request and return its number; `answered` is called once, perhaps at once."""
+        limit = Limits().requests_per_session_max
+        if len(self._open) >= limit:
+            answered(KvdError(ErrorKind.OVERLOADED, f"{limit} requests are unanswered, the limit"))
+            return 0
+        if self.stream.waiting_bytes > _UNSENT_BYTES_MAX:
+            answered(KvdError(ErrorKind.OVERLOADED, "the daemon takes no more requests now"))
+            return 0
+        self._number = self._number % 0xFFFF_FFFF + 1
+        self._open[self._number] = Request(kind, answered, told)
+        self.stream.send(kind, self._number, message.SerializeToString())
+        return self._number
+
+    async def request(self, kind: FrameKind, message: Message, timeout_s: float) -> Message:
+        """Send a request and return its reply; raise KvdError, LATE after timeout_s."""
+        future: asyncio.Future[Message] = self._loop.create_future()
+
+        def answered(answer: Message | KvdError) -> None:
+            if future.done():
+                return
+            if isinstance(answer, KvdError):
+                future.set_exception(answer)
+            else:
+                future.set_result(answer)
+
+        number = self.start(kind, message, answered)
+        timer = self._loop.call_later(max(timeout_s, 0), self.give_up, number)
+        try:
+            return await future
+        except asyncio.CancelledError:
+            self.give_up(number)
+            raise
+        finally:
+            timer.cancel()
+
+    def tell(self, kind: FrameKind, message: Message) -> None:
+        """Send a request whose answer does not matter."""
+        self.start(kind, message, _ignore)
+
+    def give_up(self, number: int) -> None:
+        """Answer a request LATE now; a daemon that has been silent for long is given up too."""
+        if number not in self._open or self._open[number].given_up:
+            return
+        unanswered = [r.sent_ns for r in self._open.values() if not r.promised]
+        self.cancel(number)
+        silent_ns = time.monotonic_ns() - max(
+            self.stream.heard_ns, min(unanswered, default=1 << 63)
+        )
+        if silent_ns > SILENCE_SECONDS * 1e9:
+            why = f"the daemon has not answered for {silent_ns / 1e9:.1f} s; is it stopped?"
+            self._on_lost(KvdError(ErrorKind.UNAVAILABLE, why))
+
+    def cancel(self, number: int) -> None:
+        """End a request that nobody waits for; from here on no piece goes to its sink."""
+        request = self._open.get(number)
+        if request is None or request.given_up:
+            return
+        request.given_up = True
+        self.stream.stop(number)
+        self.stream.send(FrameKind.CANCEL, number, b"")
+        request.answered(KvdError(ErrorKind.LATE, "the daemon did not answer by the deadline"))
+
+    def deliver_to(self, number: int, sink: Sink, window_bytes: int) -> None:
+        """Let pieces of a fetch come, `window_bytes` of them before `credit` says more."""
+        self.stream.sinks[number] = sink
+        self.credit(number, window_bytes)
+
+    def credit(self, number: int, size: int) -> None:
+        self.stream.send(FrameKind.CREDIT, number, pb.Credit(bytes=size).SerializeToString())
+
+    def close(self, error: KvdError) -> None:
+        """Answer everything with `error`."""
+        self.stream.close()
+        requests, self._open = self._open, {}
+        for request in requests.values():
+            if not request.given_up:
+                request.answered(error)
+
+    def _on_frame(self, kind: int, number: int, body: bytes) -> None:
+        try:
+            if kind == FrameKind.NOTICE:
+                self._on_notice(pb.Notice.FromString(body))
+            elif kind == FrameKind.PROMISE:
+                self._on_promise(number, pb.Promise.FromString(body))
+            elif kind in (FrameKind.REPLY, FrameKind.ERROR):
+                self._on_final(kind, number, body)
+            # Other kinds belong to a later version, which must not need them understood.
+        except DecodeError:
+            self._on_lost(garbage(f"a frame of kind {kind} that is no such message"))
+        except KvdError as error:
+            self._on_lost(error)
+
+    def _on_final(self, kind: int, number: int, body: bytes) -> None:
+        request = self._open.get(number)
+        if request is None:
+            raise garbage(f"an answer to request {number}, which is not open")
+        answer: Message | KvdError
+        if kind == FrameKind.ERROR:
+            answer = error_of(pb.Error.FromString(body))
+        else:
+            answer = _REPLIES[request.kind].FromString(body)
+        del self._open[number]
+        self.stream.stop(number)
+        if request.given_up:
+            self._undo(answer)
+        else:
+            request.answered(answer)
+
+    def _on_promise(self, number: int, promise: pb.Promise) -> None:
+        request = self._open.get(number)
+        if request is None or request.told is None:
+            raise garbage(f"a promise for request {number}, which asked for none")
+        if request.given_up:
+            self._undo(promise)
+        else:
+            request.promised = True
+            request.told(promise)
+
+    def _undo(self, answer: Message | KvdError) -> None:
+        """Give back what was granted to a request that nobody waits for any more."""
+        match answer:
+            case pb.ReserveReply() if answer.reservation:
+                self.tell(FrameKind.ABORT, pb.AbortRequest(reservation=answer.reservation))
+            case pb.LookupReply() | pb.Promise() if answer.lease:
+                self.tell(FrameKind.RELEASE, pb.ReleaseRequest(lease=answer.lease))
+
+
+def _ignore(answer: Message | KvdError) -> None:
+    pass

@@ -1,0 +1,56 @@
+"""What the verbs of one space share: which keyspace and lane, over which link."""
+
+from dataclasses import dataclass
+
+from kvd.client.held import HeldLeases
+from kvd.client.link import Link
+from kvd.client.mapping import Pool
+from kvd.client.outcomes import Reason, reason_of
+from kvd.codec import CodecProfile
+from kvd.errors import ErrorKind, KvdError
+from kvd.identity import Keyspace
+from kvd.limits import DIGEST_BYTES, Limits
+from kvd.shape import CellGrid
+from kvd.types import Lane
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    link: Link
+    pool: Pool
+    held: HeldLeases
+    keyspace: Keyspace
+    lane: Lane
+    grid: CellGrid
+    profile: CodecProfile
+    deadline_s: float
+
+    def missed(self, error: KvdError) -> Reason:
+        """Count a miss and return its reason; raise the caller's own mistakes."""
+        reason = reason_of(error)
+        if error.kind == ErrorKind.UNAVAILABLE and not self.link.connected:
+            reason = Reason.DISCONNECTED
+        self.link.counters.miss(reason)
+        return reason
+
+    def deadline(self, deadline_s: float | None) -> float:
+        """Return the seconds that a verb has."""
+        chosen = self.deadline_s if deadline_s is None else deadline_s
+        if chosen <= 0:
+            raise invalid(f"deadline_s is {chosen}, it must be above 0")
+        return min(chosen, Limits().deadline_ns_max / 1e9)
+
+
+def chunk_count(chain: bytes) -> int:
+    """Return the number of chunks of a chain; raise INVALID for what is no chain."""
+    count, rest = divmod(len(chain), DIGEST_BYTES)
+    limit = Limits().chunks_per_request_max
+    if rest or count == 0:
+        raise invalid(f"chain has {len(chain)} bytes, it must be one or more times {DIGEST_BYTES}")
+    if count > limit:
+        raise invalid(f"chain has {count} chunks, the limit chunks_per_request_max is {limit}")
+    return count
+
+
+def invalid(message: str) -> KvdError:
+    return KvdError(ErrorKind.INVALID, message)

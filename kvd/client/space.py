@@ -1,0 +1,182 @@
+"""The verbs of one keyspace and lane, blocking: put, lookup, fetch, release. Threads may share it."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from kvd.client.arrays import Tensors, source_views
+from kvd.client.fetch import Fetch
+from kvd.client.lookup import find, let_go
+from kvd.client.opening import Wish, open_fetch
+from kvd.client.outcomes import Delivery, Found, Reason, Stored
+from kvd.client.put import Put
+from kvd.client.scope import Scope, chunk_count, invalid
+from kvd.client.strips import Encoder, Prepared
+from kvd.identity import KVD_CHAIN, Keyspace, chain_digests
+from kvd.shape import CellGrid
+from kvd.types import CLASS_COUNT, Lane
+
+
+class Space:
+    def __init__(self, scope: Scope) -> None:
+        self._scope = scope
+
+    @property
+    def scope(self) -> Scope:
+        return self._scope
+
+    @property
+    def keyspace(self) -> Keyspace:
+        return self._scope.keyspace
+
+    @property
+    def lane(self) -> Lane:
+        return self._scope.lane
+
+    @property
+    def grid(self) -> CellGrid:
+        """The cells that this lane holds of every chunk."""
+        return self._scope.grid
+
+    def chain(self, tokens: Any, extras: bytes = b"") -> bytes:
+        """Return the chain digests of the whole chunks of `tokens`, 32 bytes each, joined.
+
+        `extras` is whatever else changes their KV. Raise INVALID for what are no token ids, and
+        for a keyspace whose chain is an engine's own.
+        """
+        keyspace = self._scope.keyspace
+        if keyspace.chain != KVD_CHAIN:
+            raise invalid(f"the keyspace's chain is {keyspace.chain}: its engine makes the digests")
+        ids = np.asarray(tokens)
+        if ids.size == 0:
+            return b""
+        if ids.ndim != 1 or ids.dtype.kind not in "iu" or ids.min() < 0 or ids.max() >= 1 << 32:
+            raise invalid(f"tokens of shape {ids.shape} and {ids.dtype} are no list of token ids")
+        return chain_digests(ids.astype("<u4"), keyspace.chunk_tokens, extras)
+
+    def put(
+        self,
+        chain: bytes,
+        tensors: Tensors,
+        first: int = 0,
+        durability: str = "memory",
+        deadline_s: float | None = None,
+    ) -> Stored:
+        """Encode and store chunks [first, end of chain) that are not stored yet.
+
+        `tensors[layer][tensor]` is [heads, tokens, width] of the keyspace's dtype, its token 0
+        being the first of chunk `first`. What is refused has a reason; a daemon that is away
+        refuses all. Raise INVALID for tensors that do not fit.
+        """
+        count = self._put_count(chain, first)
+        views = source_views(self._scope.grid, tensors)
+        needed = count * self._scope.keyspace.chunk_tokens
+        if views.tokens < needed:
+            raise invalid(f"tensors hold {views.tokens} tokens, {count} chunks need {needed}")
+        if count == 0:
+            return Stored(0, 0, 0, Reason.NONE, 0)
+        return self._start_put(chain, durability, deadline_s).of_tensors(views, first, count)
+
+    def prepare(self, tensors: Tensors, first: int = 0) -> Prepared:
+        """Encode all whole chunks of `tensors` for `put_strips`, chunk `first` being the first."""
+        scope = self._scope
+        views = source_views(scope.grid, tensors)
+        count = views.tokens // scope.keyspace.chunk_tokens
+        if count == 0:
+            raise invalid(f"tensors hold {views.tokens} tokens, less than a chunk")
+        encoder = Encoder(scope.grid, scope.keyspace.chunk_tokens, scope.profile)
+        return encoder.encode(views, range(first, first + count), first, 1 << 62, scope.pool)
+
+    def put_strips(
+        self,
+        chain: bytes,
+        prepared: Prepared,
+        first: int = 0,
+        durability: str = "memory",
+        deadline_s: float | None = None,
+    ) -> Stored:
+        """Store prepared strips of chunks [first, end of chain): checksums, places, copy, seal."""
+        count = self._put_count(chain, first)
+        if prepared.count != count or count == 0:
+            raise invalid(f"{prepared.count} chunks are prepared, the chain has {count} to put")
+        if prepared.profile != self._scope.profile:
+            raise invalid(f"prepared with codec profile {prepared.profile.id}, not this space's")
+        return self._start_put(chain, durability, deadline_s).of_strips(prepared, first)
+
+    def lookup(
+        self,
+        chain: bytes,
+        lease: bool = False,
+        lanes: Sequence[Lane] | None = None,
+        deadline_s: float | None = None,
+    ) -> Found:
+        """Return how many leading chunks of each class are stored.
+
+        With `lanes` the minimum over them instead of this lane's own. With `lease` they stay for
+        the lease's time, until a fetch takes it over or `release` is called.
+        """
+        scope = self._scope
+        chunk_count(chain)
+        asked = (scope.lane,) if lanes is None else tuple(lanes)
+        finding = find(scope, chain, asked, lease, scope.deadline(deadline_s))
+        return scope.link.thread().call(finding)
+
+    def release(self, lease: int) -> None:
+        """Give back the lease of a lookup."""
+        self._scope.link.thread().call(let_go(self._scope, lease))
+
+    def fetch(
+        self,
+        chain: bytes,
+        class_count: int = CLASS_COUNT,
+        delivery: Delivery = Delivery.MAP,
+        rate_bits: int = 0,
+        deadline_s: float | None = None,
+        lease: int = 0,
+        layers: tuple[int, int] | None = None,
+    ) -> Fetch:
+        """Ask for the longest stored prefix of the leading classes; return when it is promised.
+
+        The deadline covers the arrival of everything. `rate_bits` is a pace in bits a second for
+        byte delivery, 0 for none; `layers` (begin, end) limits it to these.
+        """
+        wish = self.wish(chain, class_count, delivery, rate_bits, deadline_s, lease, layers)
+        return self._scope.link.thread().call(open_fetch(self._scope, wish))
+
+    def wish(
+        self,
+        chain: bytes,
+        class_count: int,
+        delivery: Delivery,
+        rate_bits: int,
+        deadline_s: float | None,
+        lease: int,
+        layers: tuple[int, int] | None,
+    ) -> Wish:
+        """Return a fetch's checked arguments; raise INVALID."""
+        chunk_count(chain)
+        whole = (0, self._scope.grid.layers)
+        begin, end = layers or whole
+        if not 0 <= begin < end <= whole[1]:
+            raise invalid(f"layers are {layers}, the lane has 0 to {whole[1]}")
+        if not 1 <= class_count <= CLASS_COUNT:
+            raise invalid(f"class_count is {class_count}, allowed are 1 to {CLASS_COUNT}")
+        if not 0 <= rate_bits < 1 << 64:
+            raise invalid(f"rate_bits is {rate_bits}, it must be 0 or more")
+        kind = Delivery(delivery)
+        seconds = self._scope.deadline(deadline_s)
+        of_layers = whole if kind == Delivery.MAP else (begin, end)
+        return Wish(chain, class_count, kind, rate_bits, seconds, lease, of_layers)
+
+    def _put_count(self, chain: bytes, first: int) -> int:
+        total = chunk_count(chain)
+        if not 0 <= first <= total:
+            raise invalid(f"first is {first}, the chain has {total} chunks")
+        return total - first
+
+    def _start_put(self, chain: bytes, durability: str, deadline_s: float | None) -> Put:
+        if durability not in ("memory", "disk"):
+            raise invalid(f"durability is {durability!r}, allowed are 'memory' and 'disk'")
+        scope = self._scope
+        return Put(scope, chain, scope.deadline(deadline_s), durability == "disk")

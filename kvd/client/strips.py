@@ -1,0 +1,140 @@
+"""Strips on the way in: chunks encoded into scratch, then laid at their extents with checksums.
+
+Owns the form of prepared strips. Pure memory work on the caller's thread; knows no sockets.
+"""
+
+import ctypes
+from dataclasses import dataclass
+
+import numpy as np
+
+from kvd.checksum import strip_root
+from kvd.client.arrays import CellViews
+from kvd.client.mapping import Buffer, Pool
+from kvd.codec import (
+    CodecProfile,
+    EncodedCells,
+    cell_specs,
+    checksum_cells,
+    encode_cells,
+    strip_bytes_max,
+)
+from kvd.format.strip import pack_table, padded, table_bytes
+from kvd.shape import CellGrid
+from kvd.types import CLASS_COUNT, Lane, PlaneClass
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """Strips of n chunks, whole but for tables and roots, which need a generation.
+
+    `addresses` u64[n, 3], padded `sizes` u32[n, 3]; `offsets`, `lengths` u32[n, 3, cells] and
+    `raw` bool[n, cells]. `buffers` hold the bytes, tails zeroed.
+    """
+
+    profile: CodecProfile
+    addresses: np.ndarray
+    sizes: np.ndarray
+    offsets: np.ndarray
+    lengths: np.ndarray
+    raw: np.ndarray
+    buffers: tuple[Buffer, ...]
+
+    @property
+    def count(self) -> int:
+        return len(self.sizes)
+
+    def give_back(self, pool: Pool) -> None:
+        for buffer in self.buffers:
+            pool.give(buffer)
+
+
+class Encoder:
+    """Encodes chunks of one lane into scratch from a pool."""
+
+    def __init__(self, grid: CellGrid, chunk_tokens: int, profile: CodecProfile) -> None:
+        self.grid, self.chunk_tokens, self.profile = grid, chunk_tokens, profile
+        self._table_bytes = table_bytes(grid.cell_count)
+        self._bounds = strip_bytes_max(grid, chunk_tokens, profile)
+
+    def encode(
+        self, views: CellViews, chunks: range, first: int, scratch_bytes: int, pool: Pool
+    ) -> Prepared:
+        """Encode a leading part of `chunks`, at least one, of about scratch_bytes.
+
+        Chunk `first` of the sequence begins at token 0 of `views`.
+        """
+        buffers = tuple(
+            pool.take(min(scratch_bytes, bound * (len(chunks) - 1)) + bound)
+            for bound in self._bounds
+        )
+        begins, columns, ends = [], [], [0] * CLASS_COUNT
+        for chunk in chunks:
+            if any(e + b > s.size for e, b, s in zip(ends, self._bounds, buffers, strict=True)):
+                break
+            if sum(ends) >= scratch_bytes:
+                break
+            out = [buffer.data[end:] for buffer, end in zip(buffers, ends, strict=True)]
+            token = (chunk - first) * self.chunk_tokens
+            encoded = self._encode_chunk(views, token, chunk == 0, out)
+            stops = [begin + int(e) for begin, e in zip(ends, encoded.ends, strict=True)]
+            begins.append(ends)
+            ends = [padded(stop) for stop in stops]
+            for buffer, stop, end in zip(buffers, stops, ends, strict=True):
+                buffer.data[stop:end] = 0
+            columns.append(encoded)
+        starts = np.array(begins, np.int64)
+        homes = np.array([buffer.address for buffer in buffers], np.int64)
+        return Prepared(
+            self.profile,
+            (homes + starts).astype(np.uint64),
+            np.diff(np.vstack([starts, [ends]]), axis=0).astype(np.uint32),
+            np.stack([c.offsets for c in columns]),
+            np.stack([c.lengths for c in columns]),
+            np.stack([c.raw for c in columns]),
+            buffers,
+        )
+
+    def _encode_chunk(
+        self, views: CellViews, token: int, first_chunk: bool, out: list[np.ndarray]
+    ) -> EncodedCells:
+        specs, index = cell_specs(self.profile, self.grid, self.chunk_tokens, first_chunk)
+        base = (self._table_bytes,) * CLASS_COUNT
+        return encode_cells(specs, index, views.at_token(token), views.strides, out, base)
+
+
+def lay(
+    prepared: Prepared,
+    part: slice,
+    places: np.ndarray,
+    names: tuple[Lane, list[bytes], int],
+) -> np.ndarray:
+    """Write the strips of chunks `part` at addresses `places` u64[m, 3]; return roots u64[m, 3].
+
+    `names` are lane, chunk keys of these chunks, and generation.
+    """
+    lane, keys, generation = names
+    homes, sizes = prepared.addresses[part], prepared.sizes[part]
+    offsets, lengths = prepared.offsets[part], prepared.lengths[part]
+    count, _, cells = offsets.shape
+    strings = homes[:, :, None] + offsets
+    sums = checksum_cells(0, strings.reshape(-1), lengths.reshape(-1))
+    raw = np.repeat(prepared.raw[part, None, :], CLASS_COUNT, axis=1)
+    tables = pack_table(offsets.reshape(-1), lengths.reshape(-1), raw.reshape(-1), sums)
+    heads = tables.view(np.uint8).reshape(count * CLASS_COUNT, -1)
+    head = heads.shape[1]
+    strips = zip(places.reshape(-1).tolist(), homes.reshape(-1).tolist(), strict=True)
+    address = heads.ctypes.data
+    for index, ((place, home), size) in enumerate(
+        zip(strips, sizes.reshape(-1).tolist(), strict=True)
+    ):
+        ctypes.memmove(place, address + index * head, head)
+        ctypes.memmove(place + head, home + head, size - head)
+    profile = prepared.profile.id
+    roots = [
+        strip_root(
+            keys[i // CLASS_COUNT], lane, PlaneClass(i % CLASS_COUNT), generation, profile, h
+        )
+        for i, h in enumerate(heads)
+    ]
+    return np.array(roots, np.uint64).reshape(count, CLASS_COUNT)
