@@ -27,7 +27,7 @@ _PROOF_SECONDS_MAX = 5.0
 
 @dataclass(frozen=True, slots=True)
 class Granted:
-    """What a promise brought: `slabs` are mapped delivery's memory, `landing` is byte delivery's."""
+    """What a promise brought; `slabs` hold it with mapped delivery, `landing` with the other."""
 
     request: int
     lease: Lease

@@ -27,7 +27,7 @@ class Moment:
 
 
 class Lease:
-    """One lease of one session. `holds` and `moved` are for any thread, the rest for the I/O one."""
+    """One lease of one session. `holds` and `moved` are for any thread, the rest is not."""
 
     def __init__(self, session: Session, number: int, ttl_s: float, asked: Moment) -> None:
         """`asked` is the moment before the request went out that was granted this lease."""

@@ -87,6 +87,8 @@ class Link:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
         if self._session is not None:
+            self._session.slabs.detach_all()
+            await asyncio.sleep(0)  # The answers go out with the loop's next turn.
             self._session.end(KvdError(ErrorKind.LOST, self.reason))
 
     def after_fork(self) -> None:

@@ -153,6 +153,8 @@ class Requests:
             self._on_lost(error)
 
     def _on_final(self, kind: int, number: int, body: bytes) -> None:
+        if number == 0 and kind == FrameKind.ERROR:  # Of the whole session, which ends with it.
+            raise error_of(pb.Error.FromString(body))
         request = self._open.get(number)
         if request is None:
             raise garbage(f"an answer to request {number}, which is not open")

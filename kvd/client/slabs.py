@@ -6,6 +6,7 @@ putting threads call.
 
 import asyncio
 import errno
+import functools
 import resource
 import threading
 from collections.abc import Callable
@@ -91,12 +92,18 @@ class SlabTable:
         if slab is None:
             self._detached(number)
         else:
-            slab.recall(lambda: self._detached(number))
+            slab.recall(functools.partial(self._detached, number))
 
     def drop(self, number: int) -> None:
         """Forget a slab; it is unmapped when nobody reads in it any more."""
         self._slabs.pop(number, None)
         self._failed.pop(number, None)
+
+    def detach_all(self) -> None:
+        """Give back what this session alone may write, as a client does that ends well."""
+        for number, slab in self._slabs.items():
+            if slab.writable:
+                slab.recall(functools.partial(self._detached, number))
 
     def clear(self) -> None:
         self._slabs.clear()

@@ -1,4 +1,4 @@
-"""The verbs of one keyspace and lane, blocking: put, lookup, fetch, release. Threads may share it."""
+"""The verbs of one keyspace and lane, blocking: put, lookup, fetch, release; for any thread."""
 
 from collections.abc import Sequence
 from typing import Any
