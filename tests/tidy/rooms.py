@@ -34,7 +34,8 @@ ROOMS = {
     "arena": Room(("words",), ("cupy",)),
     "daemon": Room(("words", *BELOW_DAEMON, "observe"), ("uvloop",)),
     "rpc": Room(
-        ("words", "v1", "observe", "core.events", "daemon.inbox"), ("grpc", "google", "uvloop")
+        ("words", "v1", "observe", "core.events", "core.effects", "daemon.inbox"),
+        ("grpc", "grpc_health", "grpc_reflection", "google", "uvloop"),
     ),
     "observe": Room(("words",), ("prometheus_client",)),
     "client": Room(
