@@ -10,11 +10,9 @@ import signal
 import sys
 import traceback
 
-import uvloop
-
 from kvd.config import ServeConfig, ServeFlags, serve_config
-from kvd.core.state import CoreConfig
 from kvd.daemon.loop import Daemon, exit_on_bug
+from kvd.daemon.loop import run as run_loop
 from kvd.errors import KvdError
 from kvd.limits import GIB, MIB
 from kvd.rpc.server import Server
@@ -86,8 +84,7 @@ def run(arguments: argparse.Namespace) -> int:
     _tune_process()
     try:
         config = serve_config(flags, os.environ)
-        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            runner.run(_serve(config))
+        run_loop(_serve(config))
     except KvdError as error:
         return _refuse(error.message)
     except OSError as error:
@@ -103,7 +100,7 @@ async def _serve(config: ServeConfig) -> None:
     stop, hurry = asyncio.Event(), asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, lambda: (hurry if stop.is_set() else stop).set())
-    daemon = Daemon(CoreConfig(config.dram_bytes, config.limits), loop)
+    daemon = Daemon(config.dram_bytes, config.limits, loop)
     try:
         async with Server(config, daemon, loop) as server:
             daemon.start()

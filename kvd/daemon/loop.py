@@ -9,9 +9,11 @@ import logging
 import os
 import traceback
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from types import TracebackType
 from typing import Self
+
+import uvloop
 
 from kvd.arena.slabs import MemfdArena
 from kvd.clock import NS_PER_S, MonotonicClock
@@ -21,11 +23,18 @@ from kvd.core.step import step
 from kvd.daemon.hands import Hands
 from kvd.daemon.inbox import Admitted, Link
 from kvd.errors import ErrorKind, Fault, KvdError
+from kvd.limits import Limits
 
 EXIT_BUG = 70  # EX_SOFTWARE: the service manager starts it again.
 IDLE_LOOKS_PER_TICK = 10  # While draining.
 
 _log = logging.getLogger("kvd.daemon")
+
+
+def run(main: Coroutine[None, None, None]) -> None:
+    """Run `main` on the daemon's kind of loop until it returns."""
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(main)
 
 
 def exit_on_bug(error: BaseException) -> None:
@@ -59,15 +68,16 @@ class Daemon:
 
     def __init__(
         self,
-        config: CoreConfig,
+        dram_bytes: int,
+        limits: Limits,
         loop: asyncio.AbstractEventLoop,
         on_bug: Callable[[BaseException], None] = exit_on_bug,
     ) -> None:
-        self.limits = config.limits
+        self.limits = limits
         # Random, so that it differs from that of any daemon before, clocks notwithstanding.
         self.epoch = int.from_bytes(os.urandom(8), "little") >> 1 | 1
         self._loop, self._clock = loop, MonotonicClock()
-        self._state = new_state(config, self.epoch)
+        self._state = new_state(CoreConfig(dram_bytes, limits), self.epoch)
         self._arena = MemfdArena(self._report_slab)
         self._hands = Hands(self._arena, self._clock, self.limits, self.post)
         self._border = _BugBorder(on_bug)

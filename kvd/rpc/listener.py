@@ -46,9 +46,7 @@ def listen(path: Path, kind: socket.SocketKind, mode: int) -> socket.socket:
 
 
 async def accept_forever(
-    listening: socket.socket,
-    path: Path,
-    take: Callable[[socket.socket], Awaitable[None]],
+    listening: socket.socket, path: Path, take: Callable[[socket.socket], Awaitable[None]]
 ) -> None:
     """Hand every connection to `take`. Without descriptors, wait: those who connected wait too."""
     loop = asyncio.get_running_loop()
@@ -57,12 +55,14 @@ async def accept_forever(
         try:
             connection, _ = await loop.sock_accept(listening)
         except OSError as error:
-            if error.errno in _EXHAUSTED:
-                if not exhausted:
-                    _log.error("accepting at %s waits: %s; raise LimitNOFILE", path, error.strerror)
-                exhausted = True
-                await asyncio.sleep(RETRY_SECONDS)
-            continue  # Otherwise the peer left between its connect and our accept.
+            if error.errno not in _EXHAUSTED:
+                continue  # The peer left between its connect and our accept.
+            if not exhausted:
+                why = error.strerror
+                _log.error("accepting at %s waits: %s; raise LimitNOFILE", path, why)
+            exhausted = True
+            await asyncio.sleep(RETRY_SECONDS)
+            continue
         if exhausted:
             exhausted = False
             _log.warning("accepting at %s again", path)

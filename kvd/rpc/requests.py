@@ -113,7 +113,7 @@ class StreamRequests:
             self._stream.refuse(number, error)
             return
         self._session, session.stream = session, self._stream
-        self._stream.allow_frames(self._frame_bytes_max)
+        self._stream.frames.frame_bytes_max = self._frame_bytes_max
         self._stream.send(FrameKind.REPLY, number, pb.Bound().SerializeToString())
 
     def _ask(self, session: Session, kind: FrameKind, number: int, body: bytes) -> None:

@@ -15,6 +15,7 @@ from kvd.errors import ErrorKind, KvdError
 from kvd.rpc.slab_channel import SlabChannel
 from kvd.rpc.wishes import Asker
 from kvd.v1 import kvd_pb2 as pb
+from kvd.wire import FrameKind
 
 NONCE_BYTES = 16
 SECRET_BYTES = 24
@@ -33,9 +34,9 @@ class Waiter(Protocol):
 class Stream(Protocol):
     """The session's message stream, once it is bound."""
 
-    def notify(self, notice: pb.Notice) -> None: ...
+    def send(self, kind: FrameKind, number: int, body: bytes) -> None: ...
 
-    def refuse(self, request: int, error: KvdError) -> None:
+    def refuse(self, number: int, error: KvdError) -> None:
         """Send an error and close behind it."""
         ...
 
@@ -49,10 +50,10 @@ class Stream(Protocol):
 class Unbound:
     """In place of a stream: a client may use gRPC only."""
 
-    def notify(self, notice: pb.Notice) -> None:
+    def send(self, kind: FrameKind, number: int, body: bytes) -> None:
         pass
 
-    def refuse(self, request: int, error: KvdError) -> None:
+    def refuse(self, number: int, error: KvdError) -> None:
         pass
 
     def is_flushed(self) -> bool:
@@ -134,9 +135,9 @@ class Session:
             case DropSlab(_, slab):
                 self._channel.send(pb.ToClient(slab_gone=pb.SlabGone(slab=slab)))
             case LeaseLost(_, lease):
-                self.stream.notify(pb.Notice(lease_lost=lease))
+                self._tell(pb.Notice(lease_lost=lease))
             case _:
-                self.stream.notify(pb.Notice(draining=True))
+                self._tell(pb.Notice(draining=True))
 
     def answer(self, request: int, outcome: Outcome) -> None:
         waiter = self._waiters.pop(request, None)
@@ -158,3 +159,6 @@ class Session:
         self.stream.refuse(0, error)
         self.stream = Unbound()
         self._channel.refuse(error)  # Whose closing ends the session.
+
+    def _tell(self, notice: pb.Notice) -> None:
+        self.stream.send(FrameKind.NOTICE, 0, notice.SerializeToString())

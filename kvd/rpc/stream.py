@@ -12,7 +12,6 @@ from kvd.limits import KIB, MIB
 from kvd.rpc.frames import FrameBuffer, FrameError, pack_frame
 from kvd.rpc.replies import error_of
 from kvd.rpc.wishes import invalid
-from kvd.v1 import kvd_pb2 as pb
 from kvd.wire import FrameKind
 
 UNBOUND_FRAME_BYTES_MAX = 1 * KIB  # Before anybody is known to be there.
@@ -33,13 +32,15 @@ class Reader(Protocol):
     def on_closed(self) -> None: ...
 
 
-class MessageStream(asyncio.BufferedProtocol):
+class MessageStream:
+    """A protocol of asyncio's, of the kind that gives buffers; uvloop asks for no base class."""
+
     def __init__(
         self, make_reader: "Callable[[MessageStream], Reader]", contain: Callable[..., None]
     ) -> None:
         self.is_paused = False
         self._contain = contain
-        self._buffer = FrameBuffer(UNBOUND_FRAME_BYTES_MAX)
+        self.frames = FrameBuffer(UNBOUND_FRAME_BYTES_MAX)
         self._transport: asyncio.Transport | None = None
         self._reader = make_reader(self)
 
@@ -48,10 +49,10 @@ class MessageStream(asyncio.BufferedProtocol):
         transport.set_write_buffer_limits(high=UNSENT_BYTES_MAX)  # type: ignore[attr-defined]
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        return self._buffer.space()
+        return self.frames.space()
 
     def buffer_updated(self, nbytes: int) -> None:
-        self._buffer.filled(nbytes)
+        self.frames.filled(nbytes)
         self._contain(self.abort, self._take_frames)
 
     def eof_received(self) -> bool:
@@ -70,19 +71,12 @@ class MessageStream(asyncio.BufferedProtocol):
         self.is_paused = False
         self._contain(self.abort, self._resume)
 
-    def allow_frames(self, frame_bytes_max: int) -> None:
-        """Take larger frames, now that it is known who sends them."""
-        self._buffer.frame_bytes_max = frame_bytes_max
-
     def send(self, kind: FrameKind, number: int, body: bytes) -> None:
         self.write(pack_frame(kind, number, body))
 
     def write(self, frame: bytes) -> None:
         if self._transport is not None and not self._transport.is_closing():
             self._transport.write(frame)
-
-    def notify(self, notice: pb.Notice) -> None:
-        self.send(FrameKind.NOTICE, 0, notice.SerializeToString())
 
     def is_flushed(self) -> bool:
         return self._transport is None or not self._transport.get_write_buffer_size()
@@ -102,7 +96,7 @@ class MessageStream(asyncio.BufferedProtocol):
     def _take_frames(self) -> None:
         try:
             while not self.is_paused and self._transport is not None:
-                if self._transport.is_closing() or (frame := self._buffer.take()) is None:
+                if self._transport.is_closing() or (frame := self.frames.take()) is None:
                     return
                 self._reader.on_frame(*frame)
         except FrameError as error:
