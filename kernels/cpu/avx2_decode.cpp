@@ -51,7 +51,11 @@ struct Decoder {
     const Geometry& g;
     const CellTarget& target;
     Walk<Number, kPerChannel> walk;
-    Stage stage;
+    Stage stage;  // Not cleared: each block writes what it reads.
+
+    Decoder(const kvd_spec& spec_, const Geometry& g_, const CellStrings& strings,
+            const CellTarget& target_)
+        : spec(spec_), g(g_), target(target_), walk(spec_, g_, strings.anchor) {}
 
     uint8_t* target_at(Place place) const {
         return target.values + 2 * (place.token * target.stride + place.channel);
@@ -171,7 +175,7 @@ bool decode(const kvd_spec& spec, const CellStrings& strings, const CellTarget& 
     }
     const BlockPlanes all = planes_of(spec, g, strings, planes);
     const float plus = exact ? 0.0f : static_cast<float>(1 << (kPlanes - planes)) * 0.5f - g.offset;
-    Decoder<Number, kPerChannel> decoder{spec, g, target, {spec, g, strings.anchor}, {}};
+    Decoder<Number, kPerChannel> decoder(spec, g, strings, target);
     uint64_t at = 2 * static_cast<uint64_t>(g.blocks);
     for (uint32_t b = 0; b < g.blocks; b++) {
         const uint32_t begin = b * kBlock;

@@ -138,7 +138,11 @@ struct Encoder {
     const Geometry& g;
     const CellSource& source;
     Walk<Number, kPerChannel> walk;
-    Stage stage;
+    Stage stage;  // Not cleared: each block writes what it reads.
+
+    Encoder(const kvd_spec& spec_, const Geometry& g_, const CellSource& source_,
+            const uint8_t* metadata)
+        : spec(spec_), g(g_), source(source_), walk(spec_, g_, metadata) {}
 
     struct Guess {
         Halves inverse, bias;
@@ -242,7 +246,7 @@ int64_t encode(const kvd_spec& spec, const CellSource& source, const CellRoom& r
             rank < spec.anchor_planes ? at + rank * g.plane
                                       : room.residual + (rank - spec.anchor_planes) * g.plane;
     }
-    Encoder<Number, kPerChannel> encoder{spec, g, source, {spec, g, room.anchor}, {}};
+    Encoder<Number, kPerChannel> encoder(spec, g, source, room.anchor);
     uint64_t exact = 2 * static_cast<uint64_t>(g.blocks);
     if (exact > room.exact_max) return kRaw;
     for (uint32_t b = 0; b < g.blocks; b++) {
