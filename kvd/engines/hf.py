@@ -1,0 +1,136 @@
+"""kvd for transformers: store and load prefixes of a running model; verified greedy decoding.
+
+The adapter only adapts: grid, drafts and verification are `kvd.speculate`'s, bytes the client's.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from kvd.client import Client, Delivery, Stored
+from kvd.clock import NS_PER_S, MonotonicClock
+from kvd.engines.border import Border, GuardedFetch
+from kvd.engines.hf_model import HfModel, keyspace
+from kvd.engines.hf_view import HfView
+from kvd.errors import ErrorKind, KvdError
+from kvd.speculate.generate import Generator, Request
+from kvd.speculate.grid import CHUNK_TOKENS, capacity_tokens, padded, pieces, usable_chunks
+from kvd.speculate.outcome import Listener, Options, Outcome
+from kvd.speculate.prefix import Prefix
+
+_CAPACITY_STEP = 256  # Views grow by whole steps, so that prompts of like length share them.
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """How a prefix comes: mapped, or as bytes, the latter paced when `rate_bits` is not 0."""
+
+    delivery: Delivery = Delivery.MAP
+    rate_bits: int = 0
+    deadline_s: float = 10.0
+
+
+_OPTIONS, _LINK, _LISTENER = Options(), Link(), Listener()
+
+
+class HfEngine:
+    """One model and one client; one request at a time. A fault of kvd means recompute."""
+
+    def __init__(
+        self,
+        model: Any,
+        client: Client | None = None,
+        *,
+        name: str = "",
+        revision: str = "",
+        adapter: str = "",
+    ) -> None:
+        """Take a model; `revision` spares the digest of its weights. Raise INVALID for a model that
+        is not of full attention, fp32, on the CPU, in evaluation mode.
+        """
+        self.border = Border()
+        self._engine = HfModel(model)
+        self._clock = MonotonicClock()
+        self.keyspace = keyspace(model, self._engine.shape, name, revision, adapter)
+        self._space = None
+        if client is not None:
+            self._space = self.border.call(lambda: client.keyspace(self.keyspace), None)
+        self._generator: Generator | None = None
+        self._views: tuple[HfView, HfView] | None = None
+
+    def prepare(self, prompt_tokens: int, new_tokens: int) -> None:
+        """Make and touch the views for such a request, so that it need not wait for memory."""
+        capacity = -(-capacity_tokens(prompt_tokens, new_tokens) // _CAPACITY_STEP) * _CAPACITY_STEP
+        if prompt_tokens + new_tokens > self._engine.tokens_max:
+            raise KvdError(
+                ErrorKind.INVALID,
+                f"{prompt_tokens} prompt tokens and {new_tokens} new ones exceed the "
+                f"{self._engine.tokens_max} positions of the model",
+            )
+        if self._views is None or self._views[0].capacity < capacity:
+            self._views = self._engine.view(capacity), self._engine.view(capacity)
+            self._generator = Generator(self._engine, *self._views, clock=self._clock)
+
+    def store(
+        self, prompt: Sequence[int], progress: Callable[[int, int], None] | None = None
+    ) -> Stored | None:
+        """Run the prompt in the reference way and put the KV of its whole chunks.
+
+        Never stores tainted KV (I13): everything is computed here, from the first token on. None
+        when kvd failed.
+        """
+        tensors = self.prefill(prompt, progress)
+        if self._space is None or not tensors:
+            return None
+        space, whole = self._space, len(prompt) // CHUNK_TOKENS * CHUNK_TOKENS
+        return self.border.call(lambda: space.put(space.chain(list(prompt[:whole])), tensors), None)
+
+    def prefill(
+        self, prompt: Sequence[int], progress: Callable[[int, int], None] | None = None
+    ) -> list[list[Any]]:
+        """Return per layer K and V of the prompt's whole chunks, BF16 [heads, tokens, width]."""
+        self.prepare(len(prompt), 1)
+        view = self._views[0]
+        view.truncate(0)
+        for begin, end in pieces(len(prompt), 0):
+            tokens = padded(prompt[begin:end], CHUNK_TOKENS)
+            self._engine.forward(view, tokens, begin, (end - begin - 1,))
+            view.truncate(end)
+            if progress is not None:
+                progress(end, len(prompt))
+        return view.tensors(len(prompt) // CHUNK_TOKENS * CHUNK_TOKENS)
+
+    def generate(
+        self,
+        prompt: Sequence[int],
+        options: Options = _OPTIONS,
+        link: Link = _LINK,
+        listener: Listener = _LISTENER,
+    ) -> Outcome:
+        """Return the greedy continuation: the tokens of the verifying routine, however obtained."""
+        self.prepare(len(prompt), options.new_tokens)
+        begin_ns = self._clock.now_ns()
+        prefix = self.border.call(lambda: self._open(prompt, link), None)
+        outcome = self._generator.run(Request(prompt, options, begin_ns, listener), prefix)
+        if outcome.fault is not None:
+            self.border.note(outcome.fault)
+        return outcome
+
+    def _open(self, prompt: Sequence[int], link: Link) -> Prefix | None:
+        chunks = usable_chunks(len(prompt))
+        if self._space is None or not chunks:
+            return None
+        chain = self._space.chain(list(prompt[: chunks * CHUNK_TOKENS]))
+        fetch = self._space.fetch(
+            chain,
+            delivery=link.delivery,
+            rate_bits=link.rate_bits,
+            deadline_s=link.deadline_s,
+        )
+        if not any(fetch.counts):
+            fetch.release()
+            return None
+        deadline_ns = self._clock.now_ns() + int(link.deadline_s * NS_PER_S)
+        guarded = GuardedFetch(fetch, self.border)
+        gradual = link.delivery == Delivery.BYTES
+        return Prefix(guarded, self._engine.layers, self._clock, deadline_ns, gradual)
