@@ -100,18 +100,22 @@ def on_lookup(state: State, event: LookupWanted) -> list[Effect]:
 
 
 def _walk(
-    index: Index, trees: tuple[Tree, ...], chain: bytes, counts: Counts
+    index: Index, trees: tuple[Tree, ...], chain: bytes, class_count: int
 ) -> tuple[list[np.ndarray], Counts, Shortfall]:
-    """Return the rows of every lane, and the counts cut to what really follows each other."""
+    """Return the rows of every lane, and the counts of what really follows each other."""
+    counts = _counts(index, trees, chain, class_count)
     rows = [index.rows_of(tree, chain, counts[0]) for tree in trees]
     sound = min(len(lane) for lane in rows)
     reason = Shortfall.NONE
     if sound < counts[0]:
         reason = Shortfall.QUARANTINED
-    elif counts[0] < len(chain) // DIGEST_BYTES or counts[-1] < counts[0]:
+        # What lies behind the cut may have misled the bisection of the other classes.
+        counts = _counts(index, trees, chain[: sound * DIGEST_BYTES], class_count)
+        rows = [lane[:sound] for lane in rows]
+    elif counts[class_count - 1] < len(chain) // DIGEST_BYTES:
         reason = Shortfall.NOT_STORED
-    cut = tuple(min(count, sound) for count in counts)
-    return [lane[:sound] for lane in rows], cut, reason
+    assert counts[0] == sound
+    return rows, counts, reason
 
 
 def _columns(index: Index, rows: np.ndarray, counts: Counts) -> LaneColumns:
@@ -133,8 +137,7 @@ def on_fetch(state: State, event: FetchWanted) -> list[Effect]:
     layers = tuple(tree.grid.layers for tree in trees)
     _check_fetch(state, session, event, layers)
     held = find_lease(state, event.session, event.lease) if event.lease else None
-    counts = _counts(index, trees, event.chain, event.class_count)
-    rows, counts, reason = _walk(index, trees, event.chain, counts)
+    rows, counts, reason = _walk(index, trees, event.chain, event.class_count)
     if not counts[0]:
         return [
             *(end(state, held) if held and not held.deliveries else []),
