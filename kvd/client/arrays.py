@@ -64,7 +64,7 @@ def target_views(grid: CellGrid, tensors: Tensors, layers: int) -> CellViews:
     return _views(grid, tensors, layers, copy=False)
 
 
-def _views(grid: CellGrid, tensors: Tensors, layers: int, copy: bool) -> CellViews:
+def _views(grid: CellGrid, tensors: Tensors, layers: int, *, copy: bool) -> CellViews:
     if len(tensors) != layers:
         raise _invalid(f"tensors: {len(tensors)} layers given, {layers} are wanted")
     wanted = grid.tensors
@@ -77,7 +77,7 @@ def _views(grid: CellGrid, tensors: Tensors, layers: int, copy: bool) -> CellVie
         for index, (tensor, shape) in enumerate(zip(row, wanted, strict=True)):
             name = f"tensors[{layer}][{index}]"
             tokens = _check(tensor, shape, tokens, name)
-            plain = _plain(tensor, shape, copy, name)
+            plain = _plain(tensor, shape, name, copy=copy)
             facts[layer, index] = plain.address, plain.strides[0], plain.strides[1]
             keep.append(plain.owner)
     heads = np.array([head for head, _ in grid.row], np.int64)
@@ -106,28 +106,28 @@ def _check(tensor: Any, shape: TensorShape, tokens: int, name: str) -> int:
     return its_shape[1]
 
 
-def _plain(tensor: Any, shape: TensorShape, copy: bool, name: str) -> _Plain:
+def _plain(tensor: Any, shape: TensorShape, name: str, *, copy: bool) -> _Plain:
     """Return address and strides of a tensor that fits, or of a copy of it."""
     torch_tensor = hasattr(tensor, "data_ptr")
     if torch_tensor and tensor.device.type != "cpu":
         if not copy:
             raise _invalid(f"{name} is on {tensor.device}; decode into host memory")
         tensor = tensor.detach().to("cpu")  # On the caller's current stream, and waits for it.
-    plain = _torch_facts(tensor) if torch_tensor else _numpy_facts(tensor, shape, copy, name)
+    plain = _torch_facts(tensor) if torch_tensor else _numpy_facts(tensor, shape, name, copy=copy)
     if _fits(plain, tuple(tensor.shape)):
         return plain
     if not copy:
         raise _invalid(f"{name} has strides {plain.strides}; channels must be contiguous")
     if torch_tensor:
         return _torch_facts(tensor.contiguous())
-    return _numpy_facts(np.ascontiguousarray(tensor), shape, copy, name)
+    return _numpy_facts(np.ascontiguousarray(tensor), shape, name, copy=copy)
 
 
 def _torch_facts(tensor: Any) -> _Plain:
     return _Plain(tensor.data_ptr(), tuple(tensor.stride()), tensor)
 
 
-def _numpy_facts(array: np.ndarray, shape: TensorShape, copy: bool, name: str) -> _Plain:
+def _numpy_facts(array: np.ndarray, shape: TensorShape, name: str, *, copy: bool) -> _Plain:
     interface = array.__array_interface__
     address, readonly = interface["data"]
     if readonly and not copy:

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Coroutine, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, Unpack
 
 from kvd.client.arrays import Tensors
 from kvd.client.client import LANE_WHOLE, Client
@@ -13,7 +13,7 @@ from kvd.client.messages import Counts
 from kvd.client.opening import open_fetch
 from kvd.client.outcomes import Arrival, Delivery, Found, Reason, Status, Stored
 from kvd.client.scope import Scope, chunk_count
-from kvd.client.space import Space
+from kvd.client.space import FetchHow, Space
 from kvd.codec import PROFILE_DEFAULT, CodecProfile
 from kvd.errors import KvdError
 from kvd.identity import Keyspace
@@ -107,6 +107,7 @@ class AsyncSpace:
     async def lookup(
         self,
         chain: bytes,
+        *,
         lease: bool = False,
         lanes: Sequence[Lane] | None = None,
         deadline_s: float | None = None,
@@ -114,7 +115,7 @@ class AsyncSpace:
         scope = self._scope
         chunk_count(chain)
         asked = (scope.lane,) if lanes is None else tuple(lanes)
-        return await _ask(scope, find(scope, chain, asked, lease, scope.deadline(deadline_s)))
+        return await _ask(scope, find(scope, chain, asked, scope.deadline(deadline_s), lease=lease))
 
     async def release(self, lease: int) -> None:
         await _ask(self._scope, let_go(self._scope, lease))
@@ -124,12 +125,9 @@ class AsyncSpace:
         chain: bytes,
         class_count: int = CLASS_COUNT,
         delivery: Delivery = Delivery.MAP,
-        rate_bits: int = 0,
-        deadline_s: float | None = None,
-        lease: int = 0,
-        layers: tuple[int, int] | None = None,
+        **how: Unpack[FetchHow],
     ) -> AsyncFetch:
-        wish = self._space.wish(chain, class_count, delivery, rate_bits, deadline_s, lease, layers)
+        wish = self._space.wish(chain, class_count, delivery, how)
         return AsyncFetch(await _ask(self._scope, open_fetch(self._scope, wish)))
 
 

@@ -1,20 +1,20 @@
 """A lease as its reader sees it: whether what was read under it can be trusted.
 
-The daemon advances the revoke counter before it reuses what a lost lease named, and does not take
-a lease back before its time to live has passed without a renewal. So what was read is good when
-afterwards the counter stands where it stood before the lease was asked for, and the time has not
-passed; when in doubt, a renewal that succeeds proves that the lease held all along.
+Read is good when afterwards the revoke counter stands where it stood before the lease was asked
+for, and its time has not passed; in doubt, a renewal that succeeds proves that it held all along.
 """
 
 import asyncio
-import time
 from collections.abc import Callable
 
 from kvd.client.session import Session
+from kvd.clock import MonotonicClock
 from kvd.errors import ErrorKind, KvdError
 from kvd.limits import Limits
 from kvd.v1 import kvd_pb2 as pb
 from kvd.wire import FrameKind
+
+_CLOCK = MonotonicClock()
 
 
 class Moment:
@@ -23,7 +23,7 @@ class Moment:
     __slots__ = ("at_ns", "revokes")
 
     def __init__(self, session: Session) -> None:
-        self.at_ns, self.revokes = time.monotonic_ns(), session.revokes()
+        self.at_ns, self.revokes = _CLOCK.now_ns(), session.revokes()
 
 
 class Lease:
@@ -58,7 +58,7 @@ class Lease:
             not self.lost
             and self.session.alive
             and self.session.revokes() == proven.revokes
-            and time.monotonic_ns() - proven.at_ns < self._sure_ns
+            and _CLOCK.now_ns() - proven.at_ns < self._sure_ns
         )
 
     async def prove(self, timeout_s: float) -> bool:

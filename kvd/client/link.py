@@ -7,15 +7,17 @@ import asyncio
 import contextlib
 import errno
 import os
-import random
 from collections.abc import Callable
 from pathlib import Path
+
+import numpy as np
 
 from kvd.client.outcomes import Counters
 from kvd.client.session import Session
 from kvd.client.thread import IoThread, io_thread, watch_forks
 from kvd.errors import ErrorKind, KvdError
 
+_JITTER = np.random.default_rng()
 _BACKOFF_FIRST_S = 0.05
 _BACKOFF_MAX_S = 2.0
 _REFUSED_BACKOFF_S = 5.0  # Somebody must change something first; look again now and then.
@@ -154,4 +156,4 @@ class Link:
 
 
 async def _pause(seconds: float) -> None:
-    await asyncio.sleep(seconds * random.uniform(0.5, 1.0))
+    await asyncio.sleep(seconds * _JITTER.uniform(0.5, 1.0))

@@ -14,7 +14,7 @@ from kvd.wire import FrameKind
 
 
 async def find(
-    scope: Scope, chain: bytes, lanes: Sequence[Lane], lease: bool, deadline_s: float
+    scope: Scope, chain: bytes, lanes: Sequence[Lane], deadline_s: float, *, lease: bool
 ) -> Found:
     """Return the chunks per class that all `lanes` have; a failure is a miss with its reason."""
     scope.link.counters.lookups += 1

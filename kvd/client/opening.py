@@ -11,7 +11,8 @@ import numpy as np
 from google.protobuf.message import Message
 
 from kvd.client.arrivals import Arrivals
-from kvd.client.fetch import Fetch, Granted
+from kvd.client.fetch import Fetch
+from kvd.client.hold import Granted, Hold
 from kvd.client.landing import WINDOW_BYTES, Landing, staging_bytes
 from kvd.client.leases import Lease, Moment
 from kvd.client.messages import Promised, garbage, lane_message, parse_promise
@@ -57,10 +58,11 @@ async def open_fetch(scope: Scope, wish: Wish) -> Fetch:
     try:
         return await _open(scope, wish)
     except KvdError as error:
-        return _missed(scope, scope.missed(error))
+        return missed_fetch(scope, scope.missed(error))
 
 
-def _missed(scope: Scope, reason: Reason) -> Fetch:
+def missed_fetch(scope: Scope, reason: Reason) -> Fetch:
+    """Return a fetch of nothing."""
     arrivals = Arrivals()
     arrivals.end()
     return Fetch(scope, arrivals, reason, None)
@@ -75,17 +77,20 @@ async def _open(scope: Scope, wish: Wish) -> Fetch:
     number = opening.send(handle, deadline_at - loop.time())
     timer = loop.call_at(deadline_at, session.requests.give_up, number)
     opening.final.add_done_callback(lambda _: timer.cancel())
+    fetch = None
     try:
         promised = await opening.promised
         if promised.counts[0] == 0:
             scope.link.counters.miss(promised.reason)
-            return _missed(scope, promised.reason)
-        if wish.delivery == Delivery.MAP:
-            return await opening.mapped(number, promised, deadline_at)
-        return opening.landing(number, promised)
-    except BaseException:
-        opening.abandon(number)
-        raise
+            fetch = missed_fetch(scope, promised.reason)
+        elif wish.delivery == Delivery.MAP:
+            fetch = await opening.mapped(number, promised, deadline_at)
+        else:
+            fetch = opening.landing(number, promised)
+        return fetch
+    finally:
+        if fetch is None:
+            opening.abandon(number)
 
 
 class _Opening:
@@ -166,11 +171,11 @@ class _Opening:
             number, lease, promised.counts, (sizes[0], sizes[1], sizes[2]), self._wish.layers,
             Strips(shape, keys, promised, homes), slabs, landing,
         )  # fmt: skip
-        fetch = Fetch(scope, arrivals, promised.reason, granted)
+        hold = Hold(scope, arrivals, granted)
         if landing is not None:
             landing.on_progress = lambda: setattr(lease, "moved", True)
-        lease.watch(fetch.lose)
-        return fetch
+        lease.watch(hold.lose)
+        return Fetch(scope, arrivals, promised.reason, hold)
 
     # ---- called as frames come ----
 

@@ -4,7 +4,7 @@ Runs on the caller's thread, which does the work, and asks the daemon through th
 reservation that was opened is always ended, by its last seal or by an abort.
 """
 
-import time
+import asyncio
 from collections.abc import Callable
 from concurrent.futures import Future
 
@@ -18,6 +18,7 @@ from kvd.client.reservation import Reservation
 from kvd.client.scope import Scope
 from kvd.client.session import Session
 from kvd.client.strips import Encoder, Prepared, lay
+from kvd.clock import NS_PER_S, MonotonicClock
 from kvd.errors import ErrorKind, KvdError
 from kvd.identity import chunk_key
 from kvd.limits import DIGEST_BYTES, MIB
@@ -25,11 +26,17 @@ from kvd.types import CLASS_COUNT
 from kvd.v1 import kvd_pb2 as pb
 from kvd.wire import FrameKind
 
+_CLOCK = MonotonicClock()
+
 SCRATCH_BYTES = 16 * MIB  # Encoded at once: stays in a large cache until it is copied.
 _RESERVED_BYTES_MAX = 64 * MIB  # At once, so that a slow put holds little that others could use.
 _LAID_BYTES = 4 * MIB  # Between two seals.
 _GROWING_PAUSE_S = 0.05
 _COLLECT_SECONDS_MIN = 0.2  # For the answers of seals that are on their way at the deadline.
+
+
+def _now_s() -> float:
+    return _CLOCK.now_ns() / NS_PER_S
 
 
 class Put:
@@ -39,7 +46,7 @@ class Put:
         self._scope, self._chain = scope, chain
         self._durability = pb.DURABILITY_DISK if to_disk else pb.DURABILITY_MEMORY
         self._thread = scope.link.thread()
-        self._deadline = time.monotonic() + deadline_s
+        self._deadline = _now_s() + deadline_s
         self._session: Session | None = None
         self._handle, self._digest = 0, b""
         self._stored = self._had = self._size_bytes = 0
@@ -96,7 +103,7 @@ class Put:
     # ---- asking ----
 
     def _left_s(self) -> float:
-        left = self._deadline - time.monotonic()
+        left = self._deadline - _now_s()
         if left <= 0:
             raise KvdError(ErrorKind.LATE, "the put's deadline passed")
         return left
@@ -154,26 +161,29 @@ class Put:
                 self._reason = reservation.reason
                 self._scope.link.counters.miss(reservation.reason)
                 return
-            if self._deadline - time.monotonic() < _GROWING_PAUSE_S:
+            if self._deadline - _now_s() < _GROWING_PAUSE_S:
                 self._reason = Reason.GROWING
                 return
-            time.sleep(_GROWING_PAUSE_S)
+            self._thread.call(asyncio.sleep(_GROWING_PAUSE_S))
 
     def _fill(self, prepared: Prepared, begin: int, at: int, reservation: Reservation) -> None:
         assert self._session is not None
         seals: list[tuple[Future[Message], np.ndarray]] = []
         groups = reservation.groups(prepared.sizes[begin:], _LAID_BYTES)
+        done = False
         try:
             reservation.find_slabs(self._thread, self._session, self._left_s())
             for group in groups:
                 sizes = prepared.sizes[begin + group.start : begin + group.stop]
                 roots = self._lay(prepared, begin, at, (reservation, group))
-                seal = self._seal(reservation, group.start, (sizes, roots), group is groups[-1])
+                seal = self._seal(
+                    reservation, group.start, (sizes, roots), last=group is groups[-1]
+                )
                 seals.append((seal, sizes))
-        except BaseException:
-            self._abort(reservation)
-            raise
+            done = True
         finally:
+            if not done:
+                self._abort(reservation)
             for seal, sizes in seals:
                 self._collect(seal, sizes)
 
@@ -198,6 +208,7 @@ class Put:
         reservation: Reservation,
         first: int,
         columns: tuple[np.ndarray, np.ndarray],
+        *,
         last: bool,
     ) -> "Future[Message]":
         """Send a seal; `columns` are sizes and roots. It is answered while the next is laid."""
@@ -215,7 +226,7 @@ class Put:
         return self._thread.submit(request)
 
     def _collect(self, seal: "Future[Message]", sizes: np.ndarray) -> None:
-        left = max(self._deadline - time.monotonic(), _COLLECT_SECONDS_MIN)
+        left = max(self._deadline - _now_s(), _COLLECT_SECONDS_MIN)
         try:
             reply = seal.result(left + _COLLECT_SECONDS_MIN)
         except TimeoutError:

@@ -5,17 +5,20 @@ given up meanwhile is given back here.
 """
 
 import asyncio
-import time
 from collections.abc import Callable
 
 from google.protobuf.message import DecodeError, Message
 
+from kvd.client.intake import Sink
 from kvd.client.messages import error_of, garbage
-from kvd.client.stream import FrameStream, Sink
+from kvd.client.stream import FrameStream
+from kvd.clock import NS_PER_S, MonotonicClock
 from kvd.errors import ErrorKind, KvdError
 from kvd.limits import MIB, Limits
 from kvd.v1 import kvd_pb2 as pb
 from kvd.wire import FrameKind
+
+_CLOCK = MonotonicClock()
 
 SILENCE_SECONDS = 2.0  # A daemon that misses a deadline and said nothing for so long has hung.
 _UNSENT_BYTES_MAX = 64 * MIB
@@ -43,7 +46,7 @@ class Request:
     def __init__(self, kind: FrameKind, answered: Answered, told: Told | None) -> None:
         self.kind, self.answered, self.told = kind, answered, told
         self.given_up = self.promised = False
-        self.sent_ns = time.monotonic_ns()
+        self.sent_ns = _CLOCK.now_ns()
 
 
 class Requests:
@@ -65,7 +68,7 @@ class Requests:
         if len(self._open) >= limit:
             answered(KvdError(ErrorKind.OVERLOADED, f"{limit} requests are unanswered, the limit"))
             return 0
-        if self.stream.waiting_bytes > _UNSENT_BYTES_MAX:
+        if self._unsent_bytes() > _UNSENT_BYTES_MAX:
             answered(KvdError(ErrorKind.OVERLOADED, "the daemon takes no more requests now"))
             return 0
         self._number = self._number % 0xFFFF_FFFF + 1
@@ -105,11 +108,9 @@ class Requests:
             return
         unanswered = [r.sent_ns for r in self._open.values() if not r.promised]
         self.cancel(number)
-        silent_ns = time.monotonic_ns() - max(
-            self.stream.heard_ns, min(unanswered, default=1 << 63)
-        )
-        if silent_ns > SILENCE_SECONDS * 1e9:
-            why = f"the daemon has not answered for {silent_ns / 1e9:.1f} s; is it stopped?"
+        silent_ns = _CLOCK.now_ns() - max(self.stream.heard_ns, min(unanswered, default=1 << 63))
+        if silent_ns > SILENCE_SECONDS * NS_PER_S:
+            why = f"the daemon has not answered for {silent_ns / NS_PER_S:.1f} s; is it stopped?"
             self._on_lost(KvdError(ErrorKind.UNAVAILABLE, why))
 
     def cancel(self, number: int) -> None:
@@ -118,13 +119,13 @@ class Requests:
         if request is None or request.given_up:
             return
         request.given_up = True
-        self.stream.stop(number)
+        self.stream.intake.stop(number)
         self.stream.send(FrameKind.CANCEL, number, b"")
         request.answered(KvdError(ErrorKind.LATE, "the daemon did not answer by the deadline"))
 
     def deliver_to(self, number: int, sink: Sink, window_bytes: int) -> None:
         """Let pieces of a fetch come, `window_bytes` of them before `credit` says more."""
-        self.stream.sinks[number] = sink
+        self.stream.intake.sinks[number] = sink
         self.credit(number, window_bytes)
 
     def credit(self, number: int, size: int) -> None:
@@ -137,6 +138,10 @@ class Requests:
         for request in requests.values():
             if not request.given_up:
                 request.answered(error)
+
+    def _unsent_bytes(self) -> int:
+        transport = self.stream.transport
+        return transport.get_write_buffer_size() if transport is not None else 0
 
     def _on_frame(self, kind: int, number: int, body: bytes) -> None:
         try:
@@ -164,7 +169,7 @@ class Requests:
         else:
             answer = _REPLIES[request.kind].FromString(body)
         del self._open[number]
-        self.stream.stop(number)
+        self.stream.intake.stop(number)
         if request.given_up:
             self._undo(answer)
         else:

@@ -48,12 +48,10 @@ class Session:
                 await self._handshake(name)
         except TimeoutError:
             silence = f"the daemon does not answer within {HANDSHAKE_SECONDS:g} s; is it stopped?"
-            error = KvdError(ErrorKind.UNAVAILABLE, silence)
-            self._close(error)
-            raise error from None
-        except BaseException:
-            self._close(KvdError(ErrorKind.LOST, "the connection was not completed"))
-            raise
+            raise KvdError(ErrorKind.UNAVAILABLE, silence) from None
+        finally:
+            if not self.alive:
+                self._close(KvdError(ErrorKind.LOST, "the connection was not completed"))
 
     async def _handshake(self, name: str) -> None:
         path = str(self._directory / "slabs.sock")
@@ -83,7 +81,7 @@ class Session:
             self._welcomed.exception()  # Perhaps nobody waits for it any more.
         if self._channel is not None:
             self._channel.close()
-        if self._socket is not None and not self.requests.stream.connected:
+        if self._socket is not None and self.requests.stream.transport is None:
             self._socket.close()
         self.requests.close(error)
         lost, self.on_lease_lost = self.on_lease_lost, {}
@@ -142,7 +140,7 @@ class Session:
         elif kind == "slab_given":
             given = message.slab_given
             fd = descriptors[0] if descriptors else None
-            self.slabs.give(given.slab, fd, given.size, given.writable)
+            self.slabs.give(given.slab, fd, given.size, writable=given.writable)
         elif kind == "slab_recalled":
             self.slabs.recall(message.slab_recalled.slab)
         elif kind == "slab_gone":

@@ -71,7 +71,7 @@ class SlabTable:
         """Return why some slab could not be mapped, or nothing."""
         return next(iter(self._failed.values()), "")
 
-    def give(self, number: int, fd: int | None, size: int, writable: bool) -> None:
+    def give(self, number: int, fd: int | None, size: int, *, writable: bool) -> None:
         """Map what came with a SlabGiven message, and close its descriptor elsewhere."""
         known = self._slabs.get(number)
         if known is not None and not (writable and not known.writable):
@@ -113,7 +113,7 @@ class SlabTable:
                     future.set_result(None)
         self._waiting.clear()
 
-    async def get(self, number: int, deadline_s: float, writable: bool = False) -> Slab:
+    async def get(self, number: int, deadline_s: float, *, writable: bool = False) -> Slab:
         """Return the slab, awaited until `deadline_s` of the loop's clock; else raise KvdError."""
         while True:
             slab = self._slabs.get(number)

@@ -1,21 +1,35 @@
 """The verbs of one keyspace and lane, blocking: put, lookup, fetch, release; for any thread."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypedDict, Unpack
 
 import numpy as np
 
 from kvd.client.arrays import Tensors, source_views
 from kvd.client.fetch import Fetch
 from kvd.client.lookup import find, let_go
-from kvd.client.opening import Wish, open_fetch
+from kvd.client.opening import Wish, missed_fetch, open_fetch
 from kvd.client.outcomes import Delivery, Found, Reason, Stored
 from kvd.client.put import Put
 from kvd.client.scope import Scope, chunk_count, invalid
 from kvd.client.strips import Encoder, Prepared
+from kvd.errors import KvdError
 from kvd.identity import KVD_CHAIN, Keyspace, chain_digests
 from kvd.shape import CellGrid
 from kvd.types import CLASS_COUNT, Lane
+
+
+class FetchHow(TypedDict, total=False):
+    """How a fetch is to come. `deadline_s` covers the arrival of everything.
+
+    `rate_bits` paces byte delivery to bits a second, 0 is no pace; `layers` (begin, end) limits it
+    to these. `lease` is one of a lookup, to be taken over.
+    """
+
+    rate_bits: int
+    deadline_s: float | None
+    lease: int
+    layers: tuple[int, int] | None
 
 
 class Space:
@@ -107,6 +121,7 @@ class Space:
     def lookup(
         self,
         chain: bytes,
+        *,
         lease: bool = False,
         lanes: Sequence[Lane] | None = None,
         deadline_s: float | None = None,
@@ -119,43 +134,40 @@ class Space:
         scope = self._scope
         chunk_count(chain)
         asked = (scope.lane,) if lanes is None else tuple(lanes)
-        finding = find(scope, chain, asked, lease, scope.deadline(deadline_s))
-        return scope.link.thread().call(finding)
+        finding = find(scope, chain, asked, scope.deadline(deadline_s), lease=lease)
+        try:
+            return scope.link.thread().call(finding)
+        except KvdError as error:
+            return Found((0, 0, 0), 0, scope.missed(error))
 
     def release(self, lease: int) -> None:
         """Give back the lease of a lookup."""
-        self._scope.link.thread().call(let_go(self._scope, lease))
+        self._scope.link.thread().submit(let_go(self._scope, lease))
 
     def fetch(
         self,
         chain: bytes,
         class_count: int = CLASS_COUNT,
         delivery: Delivery = Delivery.MAP,
-        rate_bits: int = 0,
-        deadline_s: float | None = None,
-        lease: int = 0,
-        layers: tuple[int, int] | None = None,
+        **how: Unpack[FetchHow],
     ) -> Fetch:
-        """Ask for the longest stored prefix of the leading classes; return when it is promised.
-
-        The deadline covers the arrival of everything. `rate_bits` is a pace in bits a second for
-        byte delivery, 0 for none; `layers` (begin, end) limits it to these.
-        """
-        wish = self.wish(chain, class_count, delivery, rate_bits, deadline_s, lease, layers)
-        return self._scope.link.thread().call(open_fetch(self._scope, wish))
+        """Ask for the longest stored prefix of the leading classes; return when it is promised."""
+        wish = self.wish(chain, class_count, delivery, how)
+        try:
+            return self._scope.link.thread().call(open_fetch(self._scope, wish))
+        except KvdError as error:
+            return missed_fetch(self._scope, self._scope.missed(error))
 
     def wish(
         self,
         chain: bytes,
         class_count: int,
         delivery: Delivery,
-        rate_bits: int,
-        deadline_s: float | None,
-        lease: int,
-        layers: tuple[int, int] | None,
+        how: FetchHow,
     ) -> Wish:
         """Return a fetch's checked arguments; raise INVALID."""
         chunk_count(chain)
+        layers, rate_bits = how.get("layers"), how.get("rate_bits", 0)
         whole = (0, self._scope.grid.layers)
         begin, end = layers or whole
         if not 0 <= begin < end <= whole[1]:
@@ -165,8 +177,8 @@ class Space:
         if not 0 <= rate_bits < 1 << 64:
             raise invalid(f"rate_bits is {rate_bits}, it must be 0 or more")
         kind = Delivery(delivery)
-        seconds = self._scope.deadline(deadline_s)
-        of_layers = whole if kind == Delivery.MAP else (begin, end)
+        seconds = self._scope.deadline(how.get("deadline_s"))
+        of_layers, lease = (whole if kind == Delivery.MAP else (begin, end)), how.get("lease", 0)
         return Wish(chain, class_count, kind, rate_bits, seconds, lease, of_layers)
 
     def _put_count(self, chain: bytes, first: int) -> int:

@@ -76,7 +76,7 @@ class Encoder:
                 break
             out = [buffer.data[end:] for buffer, end in zip(buffers, ends, strict=True)]
             token = (chunk - first) * self.chunk_tokens
-            encoded = self._encode_chunk(views, token, chunk == 0, out)
+            encoded = self._encode_chunk(views, token, out, first_chunk=chunk == 0)
             stops = [begin + int(e) for begin, e in zip(ends, encoded.ends, strict=True)]
             begins.append(ends)
             ends = [padded(stop) for stop in stops]
@@ -96,7 +96,7 @@ class Encoder:
         )
 
     def _encode_chunk(
-        self, views: CellViews, token: int, first_chunk: bool, out: list[np.ndarray]
+        self, views: CellViews, token: int, out: list[np.ndarray], *, first_chunk: bool
     ) -> EncodedCells:
         specs, index = cell_specs(self.profile, self.grid, self.chunk_tokens, first_chunk)
         base = (self._table_bytes,) * CLASS_COUNT

@@ -47,12 +47,11 @@ class IoThread:
         try:
             while not handoff.gate.acquire(timeout=_EXIT_SECONDS):
                 if not self._thread.is_alive():
-                    break
-        except BaseException:  # An interrupt: the coroutine must undo what it holds.
-            self.post(handoff.cancel)
-            raise
-        if handoff.task is None or not handoff.task.done():
-            raise KvdError(ErrorKind.UNAVAILABLE, "the process is exiting")
+                    raise KvdError(ErrorKind.UNAVAILABLE, "the process is exiting")
+        finally:
+            # Left early by an interrupt, the coroutine must still undo what it holds.
+            if handoff.task is None or not handoff.task.done():
+                self.post(handoff.cancel)
         return handoff.task.result()
 
     def submit(self, coroutine: Coroutine[Any, Any, T]) -> "concurrent.futures.Future[T]":

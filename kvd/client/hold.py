@@ -1,0 +1,131 @@
+"""The hold on what a fetch was granted: who reads it now, and its way back.
+
+Whatever is read through it was the lease's own until after it had been read, or does not count.
+"""
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from kvd.client.arrivals import Arrivals
+from kvd.client.landing import Landing
+from kvd.client.leases import Lease
+from kvd.client.messages import Counts
+from kvd.client.reading import Area, Strips
+from kvd.client.scope import Scope
+from kvd.client.slabs import Slab
+from kvd.errors import ErrorKind, KvdError
+
+_PROOF_SECONDS_MAX = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Granted:
+    """What a promise brought; `slabs` hold it with mapped delivery, `landing` with the other."""
+
+    request: int
+    lease: Lease
+    counts: Counts
+    class_bytes: tuple[int, int, int]
+    layers: tuple[int, int]
+    strips: Strips
+    slabs: tuple[Slab, ...]
+    landing: Landing | None
+
+
+class Hold:
+    """Memory of one fetch until it is released and its last reader has left."""
+
+    def __init__(self, scope: Scope, arrivals: Arrivals, granted: Granted) -> None:
+        self.granted = granted
+        self._scope, self._arrivals = scope, arrivals
+        self._lock = threading.Lock()
+        self._readers = 0
+        self._released = False
+        self._counted_corrupt = 0
+
+    def read(self, area: Area, class_count: int, act: Callable[[], int]) -> int:
+        """Return how many leading chunks of the area `act` found good, 0 if the lease ended."""
+        granted, counters = self.granted, self._scope.link.counters
+        arrived = min(self._arrivals.layer_ends[:class_count]) >= area.layer_end
+        if not arrived or not self._enter():
+            return 0
+        try:
+            end = act()
+            if granted.landing is None and not self._proven():
+                return 0
+        finally:
+            self._leave()
+        with self._lock:
+            fresh = len(granted.strips.corrupt) - self._counted_corrupt
+            self._counted_corrupt += fresh
+        counters.checksum_failures += fresh
+        counters.decoded_chunks += end - area.chunk_begin
+        return end - area.chunk_begin
+
+    def release(self) -> None:
+        with self._lock:
+            if self._released:
+                return
+            self._released = True
+            idle = self._readers == 0
+        if idle:
+            self._scope.link.post(self._let_go)
+
+    def lose(self) -> None:
+        """The daemon took the lease back, or is gone. On the I/O thread."""
+        self._scope.link.counters.leases_lost += 1
+        if self.granted.landing is None:
+            self._arrivals.end(KvdError(ErrorKind.LOST, "the lease was lost"))
+        with self._lock:
+            idle = self._readers == 0 and not self._released
+        if idle:
+            self._drop_views()
+
+    def _enter(self) -> bool:
+        granted = self.granted
+        if granted.landing is None and not granted.lease.session.alive:
+            return False  # In a forked child the memory is not even there.
+        with self._lock:
+            if self._released or (granted.landing is None and granted.lease.lost):
+                return False
+            self._readers += 1
+        granted.lease.moved = True
+        return True
+
+    def _leave(self) -> None:
+        lease = self.granted.lease
+        lease.moved = True
+        with self._lock:
+            self._readers -= 1
+            over = self._readers == 0 and (self._released or lease.lost)
+        if over:
+            self._scope.link.post(self._let_go if self._released else self._drop_views)
+
+    def _proven(self) -> bool:
+        lease = self.granted.lease
+        if lease.holds():
+            return True
+        thread = self._scope.link.thread()
+        if thread.is_current():  # Cannot wait for the answer here; so in doubt it is not good.
+            return False
+        return thread.call(lease.prove(min(self._scope.deadline_s, _PROOF_SECONDS_MAX)))
+
+    def _drop_views(self) -> None:
+        """Tell the daemon of a lost lease that nobody reads its places, so that it can use them."""
+        if self.granted.lease.lost:
+            self.granted.lease.release()
+
+    def _let_go(self) -> None:
+        granted, scope = self.granted, self._scope
+        self._arrivals.end()
+        session = granted.lease.session
+        if session.alive:
+            session.requests.cancel(granted.request)
+        corrupt = np.array(sorted(granted.strips.corrupt), "<u4")
+        granted.lease.release(corrupt.tobytes())
+        if granted.landing is not None:
+            scope.link.counters.delivered_bytes += granted.landing.delivered_bytes
+            scope.pool.give(granted.landing.staging)
