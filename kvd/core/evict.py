@@ -9,9 +9,17 @@ import numpy as np
 
 from kvd.core.effects import Effect, NotAdmitted
 from kvd.core.index import NO_ROW
-from kvd.core.slabs import destroy, growing, recall_for, settle, take_run, usable_slabs
-from kvd.core.state import Session, State, move_bytes
-from kvd.core.transitions import SlabState, StripState
+from kvd.core.slabs import (
+    below_share,
+    growing,
+    recall_for,
+    remake,
+    settle,
+    take_run,
+    usable_slabs,
+)
+from kvd.core.state import Session, Slab, State, move_bytes
+from kvd.core.transitions import StripState
 from kvd.policy.value import log_density
 from kvd.types import CLASS_COUNT, Extent, PlaneClass
 
@@ -62,7 +70,8 @@ def evict(state: State, useful: set[int], wanted_bytes: int) -> set[int]:
     """Drop the least valuable of some sampled strips until `wanted_bytes` are free in useful slabs.
 
     Return the slabs they lay in; none when everything is held. When no strip of a useful slab can
-    go, one elsewhere goes: it may be the leaf that keeps useful inner strips from being dropped.
+    go, one elsewhere goes, of the same tenant: it may be the leaf that keeps useful inner strips
+    from being dropped.
     """
     index = state.index
     frontier = np.array(index.frontier, np.int64)
@@ -77,10 +86,11 @@ def evict(state: State, useful: set[int], wanted_bytes: int) -> set[int]:
     if not helps[index.slab[rows, tops]].any() and len(sampled) < len(frontier):
         rows, tops = _candidates(state, frontier)
     chosen = helps[index.slab[rows, tops]]
-    if chosen.any():
-        rows, tops = rows[chosen], tops[chosen]
-    else:
-        wanted_bytes = 1
+    if not chosen.any():
+        tenants = {state.slabs[slab].tenant for slab in useful}
+        kin = np.array([tree.tenant in tenants for tree in index.trees])
+        chosen, wanted_bytes = kin[index.tree_id[rows]], 1
+    rows, tops = rows[chosen], tops[chosen]
     density = log_density(index.heat[rows], tops, index.size[rows, tops])
     slabs: set[int] = set()
     # A row is named once, and dropping one never takes another off the frontier.
@@ -142,19 +152,31 @@ def _make_room(
     """Evict strips that can help, or say why nothing can be done now."""
     if growing(state):
         return NotAdmitted.GROWING, []
-    own, foreign = usable_slabs(state, session)
+    own, anew = usable_slabs(state, session)
     effects = recall_for(state, session)
     waiting = NotAdmitted.GROWING if effects else NotAdmitted.CAPACITY
-    if not own and not foreign:
-        return waiting, effects
-    slabs = evict(state, own or foreign, wanted_bytes)
-    if not slabs:
-        return waiting, effects
-    for slab in sorted(slabs):
-        effects += settle(state, slab)
-        freed = state.slabs.get(slab)
-        if freed is None or slab not in foreign or freed.state != SlabState.IDLE:
-            continue
-        if not freed.readable_bytes:
-            effects += destroy(state, freed)
-    return NotAdmitted.NONE, effects
+    done = False
+    if anew and (not own or below_share(state, session)):
+        # One at a time: to empty all of them a little would cost all and help nobody.
+        slab = min(anew, key=lambda s: (s.readable_bytes, s.id))
+        done, more = _empty(state, slab, session)
+        effects += more
+    if own:
+        slabs = evict(state, own, wanted_bytes)
+        done = done or bool(slabs)
+        for slab_id in sorted(slabs):
+            effects += settle(state, slab_id)
+    return NotAdmitted.NONE if done else waiting, effects
+
+
+def _empty(state: State, slab: Slab, session: Session) -> tuple[bool, list[Effect]]:
+    """Evict from a slab that is to be made anew, and make it so once nothing readable is left."""
+    effects: list[Effect] = []
+    evicted: set[int] = set()
+    if slab.readable_bytes:
+        evicted = evict(state, {slab.id}, slab.readable_bytes)
+        for other in sorted(evicted - {slab.id}):
+            effects += settle(state, other)
+    if slab.readable_bytes:
+        return bool(evicted), effects
+    return True, [*effects, *remake(state, slab, session)]

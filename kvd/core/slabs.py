@@ -103,18 +103,24 @@ def take_run(
         if count:
             return _filling(state, slab, offset, int(ends[count - 1])), count, []
     for slab in state.slabs.values():
-        if slab.state != SlabState.IDLE or slab.tenant not in ("", session.tenant):
+        if not _may_take(state, slab, session) or slab.tenant not in ("", session.tenant):
             continue
         offset, count = slab.extents.take(ends)
         if not count:
             continue
         slab.become(SlabState.OWNED)
         slab.owner, slab.tenant, slab.recall_refused = session.id, session.tenant, False
+        slab.kept_for = 0
         session.slabs_owned.append(slab.id)
         session.slabs_known.add(slab.id)
         extent = _filling(state, slab, offset, int(ends[count - 1]))
         return extent, count, [GiveSlab(session.id, slab.id, True)]
     return None, 0, []
+
+
+def _may_take(state: State, slab: Slab, session: Session) -> bool:
+    kept = slab.kept_for not in (0, session.id) and state.now_ns < slab.kept_until_ns
+    return slab.state == SlabState.IDLE and not kept
 
 
 def _filling(state: State, slab: Slab, offset: int, size: int) -> Extent:
@@ -158,25 +164,57 @@ def settle(state: State, slab_id: int) -> list[Effect]:
     return []
 
 
-def usable_slabs(state: State, session: Session) -> tuple[set[int], set[int]]:
-    """Return the slabs whose freed space helps the session: at once, and after being made anew."""
+def remake(state: State, slab: Slab, session: Session) -> list[Effect]:
+    """Give up a slab with nothing readable in it, for one that the session may have."""
+    effects = destroy(state, slab)
+    if growing(state):
+        _keep(state, state.slabs[state.touching], session)
+    return effects
+
+
+def usable_slabs(state: State, session: Session) -> tuple[set[int], list[Slab]]:
+    """Return the slabs whose freed space helps the session at once, and those to be made anew.
+
+    The latter are of another tenant, or of a session that is gone while its process may not be.
+    """
     own = {s for s in session.slabs_owned if state.slabs[s].state == SlabState.OWNED}
-    idle = [s for s in state.slabs.values() if s.state == SlabState.IDLE]
-    own |= {s.id for s in idle if s.tenant in ("", session.tenant)}
-    return own, {s.id for s in idle if s.id not in own}
+    anew = []
+    for slab in state.slabs.values():
+        if _may_take(state, slab, session):
+            if slab.tenant in ("", session.tenant):
+                own.add(slab.id)
+            else:
+                anew.append(slab)
+        elif slab.state == SlabState.ORPHAN and slab.owner not in state.sessions:
+            anew.append(slab)
+    return own, anew
+
+
+def _writers(state: State, session: Session) -> list[Session]:
+    """Return the sessions that share the slabs: those that own some, and the one that asks."""
+    return [
+        s for s in state.sessions.values()
+        if s.state == SessionState.OPEN and (s.slabs_owned or s.id == session.id)
+    ]  # fmt: skip
+
+
+def below_share(state: State, session: Session) -> bool:
+    return len(session.slabs_owned) < _share(state, session)
+
+
+def _share(state: State, session: Session) -> int:
+    return max(1, len(state.slabs) // len(_writers(state, session)))
 
 
 def recall_for(state: State, session: Session) -> list[Effect]:
     """Ask the richest writer for one slab when the session has less than an equal share."""
     if any(s.state == SlabState.RECALLING for s in state.slabs.values()):
         return []
-    owners = [s for s in state.sessions.values() if s.slabs_owned and s.state == SessionState.OPEN]
-    writers = len(owners) + (not session.slabs_owned)
-    share = len(state.slabs) // max(1, writers)
-    if len(session.slabs_owned) >= max(1, share):
+    if not below_share(state, session):
         return []
-    for owner in sorted(owners, key=lambda s: (-len(s.slabs_owned), s.id)):
-        if owner.id == session.id or len(owner.slabs_owned) <= max(1, share):
+    share = _share(state, session)
+    for owner in sorted(_writers(state, session), key=lambda s: (-len(s.slabs_owned), s.id)):
+        if owner.id == session.id or len(owner.slabs_owned) <= share:
             continue
         candidates = [state.slabs[s] for s in owner.slabs_owned]
         candidates = [s for s in candidates if s.state == SlabState.OWNED]
@@ -186,8 +224,15 @@ def recall_for(state: State, session: Session) -> list[Effect]:
             slab = min(candidates, key=lambda s: (s.readable_bytes, s.id))
             slab.become(SlabState.RECALLING)
             slab.recall_until_ns = state.now_ns + state.config.limits.recall_ns
+            _keep(state, slab, session)
             return [RecallSlab(owner.id, slab.id)]
     return []
+
+
+def _keep(state: State, slab: Slab, session: Session) -> None:
+    """Keep a slab for the session for a while, or whoever puts most would take it back at once."""
+    slab.kept_for = session.id
+    slab.kept_until_ns = state.now_ns + 2 * state.config.limits.recall_ns
 
 
 def on_tick(state: State) -> list[Effect]:

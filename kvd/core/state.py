@@ -51,6 +51,8 @@ class Slab:
     owner: int = 0  # The session that writes or wrote it.
     recall_until_ns: int = 0
     recall_refused: bool = False
+    kept_for: int = 0  # The session it was asked back for, and none else before `kept_until_ns`.
+    kept_until_ns: int = 0
     bytes_by_state: dict[StripState, int] = field(
         default_factory=lambda: {s: 0 for s in StripState if s != StripState.FREE}
     )

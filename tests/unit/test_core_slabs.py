@@ -1,0 +1,101 @@
+"""Who may write which slab: growing, recalls, shares, orphans, tenants."""
+
+import pytest
+
+from kvd.core.effects import (
+    DestroySlab,
+    NotAdmitted,
+    RecallSlab,
+    Reserved,
+)
+from kvd.core.events import (
+    ProcessGone,
+    SessionEnded,
+    SlabDetached,
+)
+from kvd.core.transitions import StripState
+from kvd.testing.scene import Scene, chain_of
+
+SLABS, SLAB_PAGES = 4, 12
+CHUNKS_OF_SLAB = SLAB_PAGES // 3
+
+
+def fill_up(scene: Scene, session: int, text: int = 0) -> None:
+    """Put one chain that takes all slabs."""
+    assert scene.put(session, chain_of(SLABS * CHUNKS_OF_SLAB, text)) == NotAdmitted.NONE
+    assert scene.state.bytes_in(StripState.FREE) == 0
+
+
+def put_patiently(scene: Scene, session: int, text: int, rounds: int = 60) -> int:
+    """Put other chunks until one is admitted, all recalls honoured; return the rounds it took."""
+    for at in range(rounds):
+        reason = scene.put(session, chain_of(1, text * 1000 + at))
+        honour(scene)
+        if reason == NotAdmitted.NONE:
+            return at
+        scene.wait()
+    raise AssertionError(f"no room in {rounds} rounds: {reason!r}")
+
+
+def honour(scene: Scene) -> None:
+    for effect in [e for e in scene.effects if isinstance(e, RecallSlab)]:
+        scene.tell(SlabDetached(effect.session, effect.slab))
+
+
+@pytest.mark.parametrize("tenant", ("red", "blue"))
+@pytest.mark.parametrize("event", (SessionEnded, ProcessGone))
+def test_what_a_dead_session_left_is_room_for_the_next(event: type, tenant: str) -> None:
+    """Its process may live on, as after a reconnect; its slabs must not be out of use for that."""
+    scene = Scene(SLABS, SLAB_PAGES)
+    dead = scene.join("red")
+    texts = range(SLABS * CHUNKS_OF_SLAB)
+    for text in texts:
+        assert scene.put(dead, chain_of(1, text)) == NotAdmitted.NONE
+    for text in [text for turn in range(3) for text in texts[turn::3]]:
+        scene.wait()
+        scene.look_up(dead, chain_of(1, text), lease=True)
+    scene.tell(event(dead))
+    scene.wait(scene.limits.quarantine_ns)
+    assert dead not in scene.state.sessions
+    put_patiently(scene, scene.join(tenant), text=1)
+    other = scene.join("red")
+    lost = [text for text in texts if not scene.counts(other, chain_of(1, text))[0]]
+    assert len(lost) <= CHUNKS_OF_SLAB + 1, "one slab is emptied, not all of them a little"
+
+
+def test_an_empty_slab_of_another_tenant_is_made_anew() -> None:
+    scene = Scene(SLABS, SLAB_PAGES)
+    red = scene.join("red")
+    assert isinstance(scene.reserve(red, chain_of(SLABS * CHUNKS_OF_SLAB)), Reserved)
+    scene.tell(ProcessGone(red))
+    assert scene.state.bytes_in(StripState.FREE) == scene.state.capacity_bytes
+    put_patiently(scene, scene.join("blue"), text=1)
+    destroyed = [e for e in scene.seen if isinstance(e, DestroySlab)]
+    assert len(destroyed) == 1, "memory that red wrote is never shown to blue"
+
+
+@pytest.mark.parametrize("tenant", ("red", "blue"))
+def test_a_second_writer_comes_to_its_share(tenant: str) -> None:
+    """Though the first goes on putting, and would take back what it gave."""
+    scene = Scene(SLABS, SLAB_PAGES)
+    rich, poor = scene.join("red"), scene.join(tenant)
+    fill_up(scene, rich)
+    for at in range(100):
+        put_patiently(scene, rich, text=2 * at + 2)
+        scene.put(poor, chain_of(1, 2 * at + 3))
+        honour(scene)
+        scene.wait(10**8)
+    owned = [len(scene.state.sessions[session].slabs_owned) for session in (rich, poor)]
+    assert owned == [SLABS // 2, SLABS // 2]
+
+
+def test_who_cannot_make_room_takes_nothing_from_another_tenant() -> None:
+    scene = Scene(SLABS, SLAB_PAGES)
+    red, blue = scene.join("red"), scene.join("blue")
+    chain = chain_of(SLABS // 2 * CHUNKS_OF_SLAB)
+    for session in (red, blue):
+        assert scene.put(session, chain) == NotAdmitted.NONE
+    assert scene.look_up(blue, chain, lease=True).lease
+    for text in range(20):
+        assert scene.put(blue, chain_of(3, 1 + text)) == NotAdmitted.CAPACITY
+    assert scene.counts(red, chain) == (SLABS // 2 * CHUNKS_OF_SLAB,) * 3
