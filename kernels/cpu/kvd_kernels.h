@@ -71,3 +71,10 @@ KVD_EXPORT uint64_t kvd_decode_cells(const kvd_decode_batch* batch);
 // XXH3-64 of count byte strings at base + offsets[i].
 KVD_EXPORT void kvd_checksum_cells(const uint8_t* base, const uint64_t* offsets,
                                    const uint32_t* lengths, uint64_t count, uint64_t* sums);
+
+// Copies strips from sources[i] to targets[i], sizes[i] bytes each; sums the cells of each strip,
+// which lie in it in ascending order. Targets and sizes are multiples of 64. All columns of cells
+// are [strips, cells].
+KVD_EXPORT void kvd_copy_strips(const uint64_t* sources, const uint64_t* targets,
+                                const uint64_t* sizes, uint64_t strips, const uint32_t* offsets,
+                                const uint32_t* lengths, uint64_t cells, uint64_t* sums);
