@@ -45,17 +45,26 @@ void merge(const BlockPlanes& planes, uint32_t begin, uint32_t count, uint8_t* c
     merge_block(copies, 0, count, planes.known, codes);
 }
 
+void put(uint8_t* to, __m256i value, bool stream) {
+    if (stream) {
+        _mm256_stream_si256(reinterpret_cast<__m256i*>(to), value);
+    } else {
+        store256(to, value);
+    }
+}
+
 template <class Number, bool kPerChannel>
 struct Decoder {
     const kvd_spec& spec;
     const Geometry& g;
     const CellTarget& target;
+    uint32_t planes;
     Walk<Number, kPerChannel> walk;
     Stage stage;  // Not cleared: each block writes what it reads.
 
     Decoder(const kvd_spec& spec_, const Geometry& g_, const CellStrings& strings,
-            const CellTarget& target_)
-        : spec(spec_), g(g_), target(target_), walk(spec_, g_, strings.anchor) {}
+            const CellTarget& target_, uint32_t planes_)
+        : spec(spec_), g(g_), target(target_), planes(planes_), walk(spec_, g_, strings.anchor) {}
 
     uint8_t* target_at(Place place) const {
         return target.values + 2 * (place.token * target.stride + place.channel);
@@ -113,7 +122,8 @@ struct Decoder {
 
     // Write the values of a block; false when a rank lies outside of its bin.
     bool close_bins(uint32_t begin, uint32_t count) {
-        __m256i good = _mm256_set1_epi32(-1);
+        __m256i excess = _mm256_setzero_si256();
+        const bool stream = target.stream;
         for_stretches(spec.width, begin, count, [&](Place place, uint32_t at, uint32_t stretch) {
             if (place.token < g.sinks) return;
             uint8_t* to = target_at(place);
@@ -121,44 +131,81 @@ struct Decoder {
                 const __m256i rank = load256(stage.rank + (at + i) / 4);
                 const __m256i room = load256(stage.room + at + i);
                 const __m256i before = load256(stage.before + at + i);
-                good = _mm256_and_si256(
-                    good, _mm256_cmpeq_epi16(_mm256_max_epu16(rank, room), room));
+                excess = _mm256_or_si256(excess, _mm256_subs_epu16(rank, room));
                 const __m256i ordinal = _mm256_sub_epi16(_mm256_add_epi16(before, rank),
                                                          _mm256_set1_epi32(-1));
-                store256(to + 2 * i, turn(ordinal));
+                put(to + 2 * i, turn(ordinal), stream);
             }
         });
-        return _mm256_movemask_epi8(good) == -1;
+        return _mm256_testz_si256(excess, excess);
+    }
+
+    struct Ends {
+        Halves lo, hi, step;
+    };
+
+    Ends ends_at(uint32_t at) const {
+        return {load_halves<kPerChannel>(walk.prepared.lo, at),
+                load_halves<kPerChannel>(walk.prepared.hi, at),
+                load_halves<kPerChannel>(walk.prepared.step, at)};
+    }
+
+    static __m256i value_of(__m256i codes, const Ends& ends, float plus) {
+        const Halves f = code_floats(codes, plus);
+        Halves y = {_mm256_add_ps(ends.lo.even, _mm256_mul_ps(f.even, ends.step.even)),
+                    _mm256_add_ps(ends.lo.odd, _mm256_mul_ps(f.odd, ends.step.odd))};
+        // On equal operands these give the second, which matters to zeros. A code with a
+        // nonnegative multiple of the step is never below lo.
+        if (plus < 0.0f) y = {_mm256_max_ps(ends.lo.even, y.even),
+                              _mm256_max_ps(ends.lo.odd, y.odd)};
+        y = {_mm256_min_ps(ends.hi.even, y.even), _mm256_min_ps(ends.hi.odd, y.odd)};
+        return Wide<Number>::nearest(y);
     }
 
     void lossy(uint32_t begin, uint32_t count, float plus) {
+        const bool stream = target.stream;
         for_stretches(spec.width, begin, count, [&](Place place, uint32_t at, uint32_t stretch) {
             if (place.token < g.sinks) return;
             walk.enter_row(place.token);
             uint8_t* to = target_at(place);
             walk.for_groups(place, stretch, [&](uint32_t from, uint32_t part, uint32_t group) {
-                const Prepared& p = walk.prepared;
-                Halves lo = load_halves<kPerChannel>(p.lo, group);
-                Halves hi = load_halves<kPerChannel>(p.hi, group);
-                Halves step = load_halves<kPerChannel>(p.step, group);
+                Ends ends = ends_at(group);
+                const uint8_t* codes = stage.codes + at + from;
+                if (!kPerChannel && planes <= 4 && part % 32 == 0) {
+                    from_table(codes, part, ends, plus, to + 2 * from);
+                    return;
+                }
                 for (uint32_t i = 0; i < part; i += 16) {
-                    if (kPerChannel) {
-                        lo = load_halves<true>(p.lo, group + i);
-                        hi = load_halves<true>(p.hi, group + i);
-                        step = load_halves<true>(p.step, group + i);
-                    }
-                    const __m256i codes = _mm256_cvtepu8_epi16(_mm_load_si128(
-                        reinterpret_cast<const __m128i*>(stage.codes + at + from + i)));
-                    const Halves f = code_floats(codes, plus);
-                    Halves y = {_mm256_add_ps(lo.even, _mm256_mul_ps(f.even, step.even)),
-                                _mm256_add_ps(lo.odd, _mm256_mul_ps(f.odd, step.odd))};
-                    // On equal operands these give the second, which matters to zeros.
-                    y = {_mm256_max_ps(lo.even, y.even), _mm256_max_ps(lo.odd, y.odd)};
-                    y = {_mm256_min_ps(hi.even, y.even), _mm256_min_ps(hi.odd, y.odd)};
-                    store256(to + 2 * (from + i), Wide<Number>::nearest(y));
+                    if (kPerChannel) ends = ends_at(group + i);
+                    const __m256i sixteen = _mm256_cvtepu8_epi16(
+                        _mm_load_si128(reinterpret_cast<const __m128i*>(codes + i)));
+                    put(to + 2 * (from + i), value_of(sixteen, ends, plus), stream);
                 }
             });
         });
+    }
+
+    // Elements of one group whose codes have four bits: all sixteen values first, then look-up.
+    void from_table(const uint8_t* codes, uint32_t count, const Ends& ends, float plus,
+                    uint8_t* to) const {
+        const __m256i order = _mm256_setr_epi16(0x00, 0x10, 0x20, 0x30, 0x40, 0x50, 0x60, 0x70, 0x80,
+                                                0x90, 0xa0, 0xb0, 0xc0, 0xd0, 0xe0, 0xf0);
+        const __m256i values = value_of(order, ends, plus);
+        const __m256i low_byte = _mm256_set1_epi16(0xff), nibble = _mm256_set1_epi8(0x0f);
+        const __m256i lows = _mm256_and_si256(values, low_byte);
+        const __m256i packed = _mm256_permute4x64_epi64(
+            _mm256_packus_epi16(lows, _mm256_srli_epi16(values, 8)), 0xd8);
+        const __m256i low = _mm256_permute2x128_si256(packed, packed, 0x00);
+        const __m256i high = _mm256_permute2x128_si256(packed, packed, 0x11);
+        for (uint32_t i = 0; i < count; i += 32) {
+            // Quarters 0, 2, 1, 3, so that unpacking within halves gives memory order.
+            const __m256i some = _mm256_permute4x64_epi64(load256(codes + i), 0xd8);
+            const __m256i index = _mm256_and_si256(_mm256_srli_epi16(some, 4), nibble);
+            const __m256i a = _mm256_shuffle_epi8(low, index);
+            const __m256i b = _mm256_shuffle_epi8(high, index);
+            put(to + 2 * i, _mm256_unpacklo_epi8(a, b), target.stream);
+            put(to + 2 * i + 32, _mm256_unpackhi_epi8(a, b), target.stream);
+        }
     }
 };
 
@@ -175,7 +222,7 @@ bool decode(const kvd_spec& spec, const CellStrings& strings, const CellTarget& 
     }
     const BlockPlanes all = planes_of(spec, g, strings, planes);
     const float plus = exact ? 0.0f : static_cast<float>(1 << (kPlanes - planes)) * 0.5f - g.offset;
-    Decoder<Number, kPerChannel> decoder(spec, g, strings, target);
+    Decoder<Number, kPerChannel> decoder(spec, g, strings, target, planes);
     uint64_t at = 2 * static_cast<uint64_t>(g.blocks);
     for (uint32_t b = 0; b < g.blocks; b++) {
         const uint32_t begin = b * kBlock;

@@ -75,12 +75,31 @@ bool decode_cell(const kvd_spec& spec, const CellStrings& strings, const CellTar
     return decode_cell_portable(spec, strings, target, planes);
 }
 
-bool decode_one(const kvd_decode_batch& batch, uint64_t i, bool wide) {
+// Whether a batch is too large for its values to stay in caches: then, as a large memory copy does,
+// they are written past them, which saves reading every line before it is written.
+bool outgrows_caches(const kvd_decode_batch& batch) {
+    constexpr uint64_t kLarge = 16u << 20;
+    uint64_t bytes = 0;
+    for (uint64_t i = 0; i < batch.count && bytes < kLarge; i++) {
+        const kvd_spec& spec = batch.specs[batch.spec_index[i]];
+        bytes += static_cast<uint64_t>(spec.tokens) * spec.width * spec.item_bytes;
+    }
+    return bytes >= kLarge;
+}
+
+// How a batch is worked: the same for all of its cells.
+struct Way {
+    bool wide, stream;
+};
+
+bool decode_one(const kvd_decode_batch& batch, uint64_t i, Way way) {
     const kvd_spec& spec = batch.specs[batch.spec_index[i]];
     const Geometry g = geometry_of(spec);
     const uint64_t anchor = batch.lengths[i], residual = batch.lengths[batch.count + i];
-    const CellTarget target = {reinterpret_cast<uint8_t*>(batch.targets[i]),
-                               batch.token_strides[i]};
+    const int64_t stride = batch.token_strides[i];
+    const bool even = (batch.targets[i] | static_cast<uint64_t>(stride) * spec.item_bytes) % 32 == 0;
+    const CellTarget target = {reinterpret_cast<uint8_t*>(batch.targets[i]), stride,
+                               way.stream && even};
     const uint8_t* strings[3];
     for (int c = 0; c < 3; c++) {
         strings[c] = batch.strings[c] ? reinterpret_cast<const uint8_t*>(batch.strings[c][i])
@@ -98,7 +117,7 @@ bool decode_one(const kvd_decode_batch& batch, uint64_t i, bool wide) {
     if (planes > spec.anchor_planes && residual != g.residual) return false;
     const CellStrings cell = {strings[0], strings[1], strings[2],
                               batch.lengths[2 * batch.count + i]};
-    return decode_cell(spec, cell, target, planes, wide);
+    return decode_cell(spec, cell, target, planes, way.wide);
 }
 
 // How many bytes a cell may need of each buffer.
@@ -164,11 +183,15 @@ KVD_EXPORT uint64_t kvd_encode_cells(const kvd_encode_batch* batch) {
 KVD_EXPORT uint64_t kvd_decode_cells(const kvd_decode_batch* batch) {
     const FloatGuard guard;
     const bool wide = batch->path == KVD_BEST && wide_machine();
+    const Way way = {wide, wide && outgrows_caches(*batch)};
     uint64_t malformed = 0;
     for (uint64_t i = 0; i < batch->count; i++) {
-        batch->malformed[i] = !decode_one(*batch, i, wide);
+        batch->malformed[i] = !decode_one(*batch, i, way);
         malformed += batch->malformed[i];
     }
+#if defined(KVD_HAVE_AVX2)
+    if (way.stream) _mm_sfence();
+#endif
     return malformed;
 }
 

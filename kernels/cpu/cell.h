@@ -25,6 +25,7 @@ struct CellSource {
 struct CellTarget {
     uint8_t* values;
     int64_t stride;
+    bool stream;  // Rows are aligned to 32 bytes, and may be written past the caches.
 };
 
 // Where a cell's strings go; `exact_max` bytes at most may be written to the exact string.

@@ -394,3 +394,38 @@ def test_sinks_are_kept_apart(name: str) -> None:
         assert coded.string(0, 0)[begin : begin + 512] == cell[:4].tobytes()
         if grouping == Grouping.PER_TOKEN:
             assert coded.string(0, 0)[: 4 * 4] == bytes(16)
+
+
+@pytest.mark.parametrize("name", [name for name in BACKENDS if name != "reference"])
+def test_batches_larger_than_caches(name: str) -> None:
+    rng = np.random.default_rng(14)
+    count = 2100  # Of 8 KiB: more than what is written past the caches.
+    some = np.stack([random_bits(rng, Dtype.BF16, (64, 64)) for _ in range(20)])
+    specs = [CellSpec(Dtype.BF16, 64, 64, grouping, 4) for grouping in Grouping]
+    spec_index = (np.arange(count) % 2).astype(np.uint8)
+    picked = np.arange(count) % 20
+    sources = (some.ctypes.data + picked * some.strides[0]).astype(np.uint64)
+    strides = np.full(count, 64, np.int64)
+    out = [np.zeros(count * 8192, np.uint8) for _ in range(3)]
+    with backend_in_use(name):
+        encoded = encode_cells(specs, spec_index, sources, strides, out, (0, 0, 0))
+        cells = columns_of(spec_index, out, encoded)
+        room = np.zeros(count * 4096 + 64, np.uint16)
+        for shift in (0, 1, 8, 16):
+            begin = (-room.ctypes.data % 32) // 2 + shift
+            target = room[begin : begin + count * 4096].reshape(count, 64, 64)
+            target[:] = 0
+            places = (target.ctypes.data + np.arange(count) * 8192).astype(np.uint64)
+            assert decode_cells(specs, cells, places, strides, EXACT).size == 0
+            assert np.array_equal(target, some[picked])
+        assert decode_cells(specs, cells, places, strides, 3).size == 0
+        large = target.copy()
+        first = CellColumns(
+            spec_index[:40],
+            *(column[:40] for column in (cells.anchors, cells.residuals, cells.exacts)),
+            np.ascontiguousarray(cells.lengths[:, :40]),
+            cells.raw[:40],
+        )
+        target[:40] = 0
+        assert decode_cells(specs, first, places[:40], strides[:40], 3).size == 0
+        assert np.array_equal(target, large)
