@@ -1,0 +1,78 @@
+"""Tables in the documents say what the code says."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from kvd.core import transitions
+from kvd.core.invariants import check
+from kvd.errors import ErrorKind
+from kvd.limits import GIB, MIB, Limits
+from kvd.rpc.grpc_call import STATUS
+from kvd.wire import FRAME_HEAD, PIECE_HEAD, FrameKind
+
+ROOT = Path(__file__).parents[2]
+PROTOCOL = (ROOT / "docs/protocol.md").read_text()
+ARCHITECTURE = (ROOT / "docs/architecture.md").read_text()
+
+
+def rows(text: str, header: str) -> list[list[str]]:
+    """Return the cells of the table whose header line is `header`."""
+    assert header in text, header
+    lines = text.split(header, 1)[1].strip().splitlines()[1:]
+    table = []
+    for line in lines:
+        if not line.startswith("|"):
+            break
+        table.append([cell.strip() for cell in line.strip("|").split("|")])
+    assert table
+    return table
+
+
+def test_frame_kinds() -> None:
+    table = rows(PROTOCOL, "| kind | number | body | from |")
+    assert {name: int(number) for name, number, *_ in table} == {k.name: k for k in FrameKind}
+
+
+def test_frame_head() -> None:
+    table = rows(PROTOCOL, "| offset | size | type | name | meaning |")
+    end = 0
+    for offset, size, *_ in table:
+        assert int(offset) == end
+        end += int(size)
+    assert end == FRAME_HEAD.size == PIECE_HEAD.size == 12
+
+
+def test_error_kinds() -> None:
+    table = rows(PROTOCOL, "| kind | number | the caller | gRPC status |")
+    assert {name: int(number) for name, number, *_ in table} == {k.name: k for k in ErrorKind}
+    for name, _, _, status in table:
+        assert STATUS[ErrorKind[name]].name in status.split(", ")
+
+
+def _value(text: str) -> int:
+    number, _, unit = text.partition(" ")
+    return int(float(number) * {"": 1, "MiB": MIB, "GiB": GIB, "s": 1_000_000_000}[unit])
+
+
+def test_limits() -> None:
+    table = rows(PROTOCOL, "| limit | value |")
+    limits = Limits()
+    assert {name: _value(value) for name, value in table} == {
+        name: getattr(limits, name) for name in Limits.__slots__
+    }
+
+
+@pytest.mark.parametrize("name", ["Slab", "Strip", "Lease", "Session"])
+def test_states(name: str) -> None:
+    section = PROTOCOL.split(f"### {name}\n", 1)[1]
+    moves = getattr(transitions, f"{name.upper()}_MOVES")
+    expected = [[str(a), str(b), when] for (a, b), when in moves.items()]
+    assert rows(section, "| from | to | when |") == expected
+
+
+def test_invariants_are_all_named() -> None:
+    numbers = re.findall(r"^\| (I\d+) \|", ARCHITECTURE, re.MULTILINE)
+    assert numbers == [f"I{n}" for n in range(1, 14)]
+    assert check.__doc__ and "invariant" in check.__doc__
