@@ -51,8 +51,9 @@ class _Untouched:
 class MemfdArena:
     """Host memory. Its methods are called by one thread; only touching happens in its own."""
 
-    def __init__(self, report: Report, touch: Touch = populate) -> None:
-        self._report = report
+    def __init__(self, report: Report, slabs_max: int, touch: Touch = populate) -> None:
+        """`slabs_max` leaves descriptors to those who connect: a slab holds two."""
+        self._report, self._slabs_max = report, slabs_max
         self._touch = touch
         self._slabs: dict[int, _Slab] = {}
         self._lock = threading.Lock()  # Orders a report and a destroy of the same slab.
@@ -64,9 +65,11 @@ class MemfdArena:
     def create_slab(self, slab: int, size_bytes: int) -> None:
         assert slab not in self._slabs and size_bytes % PAGE_BYTES == 0, (slab, size_bytes)
         try:
+            if len(self._slabs) >= self._slabs_max:
+                raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
             untouched = _make(slab, size_bytes)
         except OSError as error:
-            self._report(slab, _fault(f"slab {slab} of {size_bytes} bytes", error))
+            self._report(slab, _fault(size_bytes, error))
             return
         self._slabs[slab] = untouched.made
         self._queue.put(untouched)
@@ -94,14 +97,12 @@ class MemfdArena:
 
     def _touch_queued(self) -> None:
         while (untouched := self._queue.get()) is not None and not self._stopping.is_set():
-            slab, size_bytes = untouched.slab, untouched.writing.size
+            fault = None
             try:
                 self._touch_all(untouched)
             except OSError as error:
-                fault = _fault(f"slab {slab} of {size_bytes} bytes", error)
-                self._finish(untouched, fault)
-            else:
-                self._finish(untouched, None)
+                fault = _fault(untouched.writing.size, error)
+            self._finish(untouched, fault)
 
     def _touch_all(self, untouched: _Untouched) -> None:
         begin, size_bytes = untouched.writing.ctypes.data, untouched.writing.size
@@ -135,11 +136,15 @@ def _make(slab: int, size_bytes: int) -> _Untouched:
     return _Untouched(slab, _Slab(descriptors, view), np.frombuffer(writing, np.uint8))
 
 
-def _fault(what: str, error: OSError) -> Fault:
+def _fault(size_bytes: int, error: OSError) -> Fault:
+    what = f"a slab of {size_bytes} bytes"
     match error.errno:
         case errno.EMFILE | errno.ENFILE:
             limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-            remedy = f"all {limit} descriptors are in use; raise RLIMIT_NOFILE (LimitNOFILE)"
+            remedy = (
+                f"it needs 2 descriptors, and its share of the {limit} of RLIMIT_NOFILE is in use; "
+                "raise LimitNOFILE, or lower dram"
+            )
         case errno.ENOSPC | errno.ENOMEM | errno.EFAULT:
             remedy = "there is no more memory for it; lower dram or free memory"
         case _:

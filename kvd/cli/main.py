@@ -1,8 +1,18 @@
-"""The command `kvd`: finds the verb and runs it."""
+"""The command `kvd`: its verbs and flags. What a verb needs is imported when it is run."""
 
 import argparse
 import sys
 from importlib import metadata
+
+EPILOG = """exit codes:
+  0   stopped by SIGTERM or SIGINT, after draining; a second signal ends the draining
+  2   could not start: one line says what to change
+  70  a bug, logged as one line; the service manager should start it again
+
+environment (flags go first):
+  KVD_DIRECTORY, KVD_TENANTS (comma separated), KVD_DRAM, KVD_ALLOW_UIDS (comma separated),
+  KVD_DRAIN_SECONDS
+"""
 
 
 def version() -> str:
@@ -19,12 +29,32 @@ def main(words: list[str] | None = None) -> int:
     )
     parser.add_argument("--version", action="version", version=f"kvd {version()}")
     verbs = parser.add_subparsers(dest="verb", required=True, metavar="VERB")
-    serve = verbs.add_parser("serve", help="run the daemon until SIGTERM")
-    # Imported for its verb only: others start faster without the daemon's libraries.
-    from kvd.cli import serve as serving
+    _add_serve(verbs.add_parser("serve", help="run the daemon until SIGTERM"))
+    arguments = parser.parse_args(words)
+    from kvd.cli import serve
 
-    serving.add_arguments(serve)
-    return serving.run(parser.parse_args(words))
+    return serve.run(arguments)
+
+
+def _add_serve(parser: argparse.ArgumentParser) -> None:
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.epilog = EPILOG
+    parser.add_argument(
+        "--directory", default="", help="runtime directory ($XDG_RUNTIME_DIR/kvd or /run/kvd)"
+    )
+    parser.add_argument(
+        "--tenant", action="append", default=[], help="name of a tenant; again for more (default)"
+    )
+    parser.add_argument(
+        "--dram", default="", help="host memory, as 10GiB (a quarter of memory, at most 4GiB)"
+    )
+    parser.add_argument(
+        "--allow-uid", action="append", default=[],
+        help="uid that may connect; again for more (the daemon's own and 0)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--drain-seconds", default="", help="from SIGTERM to exit at the latest (10)"
+    )
 
 
 if __name__ == "__main__":

@@ -24,16 +24,6 @@ _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 
 _log = logging.getLogger("kvd.serve")
 
-EPILOG = """exit codes:
-  0   stopped by SIGTERM or SIGINT, after draining; a second signal ends the draining
-  2   could not start: one line says what to change
-  70  a bug, logged as one line; the service manager should start it again
-
-environment (flags go first):
-  KVD_DIRECTORY, KVD_TENANTS (comma separated), KVD_DRAM, KVD_ALLOW_UIDS (comma separated),
-  KVD_DRAIN_SECONDS
-"""
-
 
 class OneLine(logging.Formatter):
     """`level logger: message`, an exception folded into the same line."""
@@ -46,27 +36,6 @@ class OneLine(logging.Formatter):
             where = " < ".join(f"{os.path.basename(f.filename)}:{f.lineno}" for f in frames[::-1])
             line += f": {type(error).__name__}: {error} at {where}"
         return line.replace("\n", "\\n")
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    parser.epilog = EPILOG
-    parser.add_argument(
-        "--directory", default="", help="runtime directory ($XDG_RUNTIME_DIR/kvd or /run/kvd)"
-    )
-    parser.add_argument(
-        "--tenant", action="append", default=[], help="name of a tenant; again for more (default)"
-    )
-    parser.add_argument(
-        "--dram", default="", help="host memory, as 10GiB (a quarter of memory, at most 4GiB)"
-    )
-    parser.add_argument(
-        "--allow-uid", action="append", default=[],
-        help="uid that may connect; again for more (the daemon's own and 0)",
-    )  # fmt: skip
-    parser.add_argument(
-        "--drain-seconds", default="", help="from SIGTERM to exit at the latest (10)"
-    )
 
 
 def run(arguments: argparse.Namespace) -> int:

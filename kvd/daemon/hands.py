@@ -44,6 +44,7 @@ class Hands:
         self._pages: dict[int, ControlPage] = {}
         self._deliveries: dict[int, Delivery] = {}
         self._making: set[int] = set()
+        self._last_fault: Fault | None = None  # The core tries again; it is said once.
 
     # ---- what is not an effect ----
 
@@ -67,8 +68,9 @@ class Hands:
         if slab not in self._making:
             return
         self._making.remove(slab)
-        if fault is not None:
+        if fault is not None and fault != self._last_fault:
             _log.warning("slab not made: %s", fault.message)
+        self._last_fault = fault
         self._post(SlabTouched(slab) if fault is None else SlabFailed(slab, fault))
 
     def is_idle(self) -> bool:

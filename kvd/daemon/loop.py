@@ -7,6 +7,7 @@ import asyncio
 import contextlib
 import logging
 import os
+import resource
 import traceback
 from collections import deque
 from collections.abc import Callable, Coroutine
@@ -78,7 +79,9 @@ class Daemon:
         self.epoch = int.from_bytes(os.urandom(8), "little") >> 1 | 1
         self._loop, self._clock = loop, MonotonicClock()
         self._state = new_state(CoreConfig(dram_bytes, limits), self.epoch)
-        self._arena = MemfdArena(self._report_slab)
+        descriptors, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        # Two for each slab: a quarter of all, as those who connect need the rest.
+        self._arena = MemfdArena(self._report_slab, slabs_max=descriptors // 8)
         self._hands = Hands(self._arena, self._clock, self.limits, self.post)
         self._border = _BugBorder(on_bug)
         self._queue: deque[Event] = deque()

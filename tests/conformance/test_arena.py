@@ -22,7 +22,7 @@ class MemfdRig:
                 report(slab, fault)
                 self._moved.notify_all()
 
-        return MemfdArena(relay)
+        return MemfdArena(relay, slabs_max=8)
 
     def settle(self, done):
         with self._moved:

@@ -122,7 +122,7 @@ def test_a_failed_touch_is_reported_and_leaves_no_slab(code, kind, word):
         raise OSError(code, os.strerror(code))
 
     before = len(os.listdir("/proc/self/fd"))
-    arena = MemfdArena(report, touch)
+    arena = MemfdArena(report, 8, touch)
     arena.create_slab(3, SIZE)
     assert reported.wait(20)
     [(slab, fault)] = seen
@@ -140,9 +140,21 @@ def test_closing_does_not_wait_for_a_touch_that_hangs():
         left.set()
 
     seen = []
-    arena = MemfdArena(lambda *report: seen.append(report), touch)
+    arena = MemfdArena(lambda *report: seen.append(report), 8, touch)
     arena.create_slab(1, SIZE)
     assert entered.wait(20)
     arena.close()
     leave.set()
     assert left.wait(20) and seen == []
+
+
+def test_slabs_keep_to_their_share_of_descriptors():
+    seen = {}
+    arena = MemfdArena(lambda slab, fault: seen.update({slab: fault}), 1)
+    arena.create_slab(1, SIZE)
+    arena.create_slab(2, SIZE)
+    assert seen[2].kind == FaultKind.NO_SPACE and "LimitNOFILE" in seen[2].message
+    arena.destroy_slab(1)
+    arena.create_slab(3, SIZE)
+    assert arena.slab_descriptor(3, writable=True) > 0
+    arena.close()

@@ -1,0 +1,270 @@
+"""Start, second start, stop and exhaustion of the whole process."""
+
+import os
+import resource
+import signal
+import socket
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from kvd.v1 import kvd_pb2 as pb
+from kvd.wire import FrameKind
+from tests.e2e.process import DEADLINE_S, ROOT, Daemon, running
+from tests.e2e.rawclient import (
+    Channel,
+    RawClient,
+    Refused,
+    chain_of,
+    keyspace_message,
+    small_keyspace,
+)
+from tests.e2e.strips import fetch_request, lookup, put, register
+
+CELLS = 4
+SOCKETS = ("session.sock", "slabs.sock", "grpc.sock")
+
+
+def serve(*flags: str, environment=None, python=()) -> subprocess.CompletedProcess:
+    """Run a daemon that is expected to refuse, and return what it said."""
+    return subprocess.run(
+        [sys.executable, *python, "-m", "kvd.cli.main", "serve", *flags],
+        capture_output=True, text=True, timeout=DEADLINE_S, cwd=ROOT,
+        env={**os.environ, **(environment or {})},
+    )  # fmt: skip
+
+
+def assert_one_line(done: subprocess.CompletedProcess, *words: str) -> None:
+    assert done.returncode == 2, done
+    lines = done.stderr.strip().split("\n")
+    assert len(lines) == 1 and lines[0].startswith("kvd: "), done.stderr
+    assert all(word in lines[0] for word in words), lines
+
+
+# ---- start ----
+
+
+def test_readiness_names_directory_dram_and_the_sockets_are_there(short_directory):
+    with running(short_directory) as daemon:
+        [line] = daemon.lines
+        assert f"ready on {short_directory}, dram 128MiB" in line
+        for name in SOCKETS:
+            path = daemon.tenant / name
+            assert path.is_socket() and path.stat().st_mode & 0o777 == 0o600
+        assert daemon.tenant.stat().st_mode & 0o777 == 0o700
+
+
+def test_other_users_that_may_connect_can_reach_the_sockets(short_directory):
+    directory = short_directory / "d"
+    with running(directory, "--allow-uid", "12345") as daemon:
+        assert directory.stat().st_mode & 0o777 == 0o755
+        assert daemon.tenant.stat().st_mode & 0o777 == 0o755
+        assert all((daemon.tenant / name).stat().st_mode & 0o777 == 0o666 for name in SOCKETS)
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        (("--dram", "10GB"), ("'10GB'", "GiB", "MiB")),
+        (("--dram", "9999TiB"), ("'9999TiB'", "memory")),
+        (("--dram", "1"), ("'1'", "1MiB")),
+        (("--allow-uid", "root"), ("'root'", "numeric")),
+        (("--drain-seconds", "soon"), ("'soon'", "3600")),
+        (("--tenant", "a/b"), ("'a/b'",)),
+        (("--tenant", "a", "--tenant", "a"), ("once",)),
+        (("--directory", "/tmp/" + "x" * 100), ("107",)),
+        (("--directory", "/proc/none"), ("/proc/none",)),
+    ],
+    ids=lambda value: value[-1] if isinstance(value, tuple) else None,
+)
+def test_a_bad_setting_is_refused_in_one_line(flags, words):
+    assert_one_line(serve(*flags), *words)
+
+
+def test_flags_go_over_the_environment(short_directory):
+    environment = {"KVD_DRAM": "nonsense", "KVD_DIRECTORY": str(short_directory / "file")}
+    (short_directory / "file").write_text("")
+    assert_one_line(serve(environment=environment), "dram", "nonsense")
+    done = serve("--dram", "64MiB", environment=environment)
+    assert_one_line(done, str(short_directory / "file"), "not a directory")
+
+
+def test_assertions_cannot_be_switched_off(short_directory):
+    done = serve("--directory", str(short_directory), python=("-O",))
+    assert_one_line(done, "-O")
+
+
+def test_version_and_exit_codes_are_told():
+    done = subprocess.run(
+        [sys.executable, "-m", "kvd.cli.main", "--version"],
+        capture_output=True, text=True, cwd=ROOT, timeout=DEADLINE_S,
+    )  # fmt: skip
+    assert done.returncode == 0 and done.stdout.startswith("kvd ")
+    assert "exit codes" in serve("--help").stdout
+
+
+def test_a_second_daemon_says_who_is_there_and_the_first_goes_on(short_directory):
+    with running(short_directory) as first:
+        client = RawClient(first.tenant)
+        second = serve("--directory", str(short_directory), "--dram", "64MiB")
+        assert_one_line(second, str(short_directory / "kvd.lock"), f"pid {first.process.pid}")
+        assert lookup_nothing(client) == [0, 0, 0]
+        RawClient(first.tenant).close()
+
+
+def test_sockets_of_a_dead_daemon_are_replaced(short_directory):
+    with running(short_directory) as dead:
+        first = RawClient(dead.tenant)
+        dead.send(signal.SIGKILL)
+        dead.wait()
+        with pytest.raises(EOFError):
+            first.channel.receive()
+        assert (dead.tenant / "grpc.sock").is_socket()
+        with running(short_directory) as daemon:
+            client = RawClient(daemon.tenant)
+            assert client.welcome.epoch != first.welcome.epoch
+            assert client.epoch == client.welcome.epoch
+            assert lookup_nothing(client) == [0, 0, 0]
+
+
+def test_what_is_in_the_way_and_no_socket_is_left_alone(short_directory):
+    path = short_directory / "default" / "session.sock"
+    path.parent.mkdir()
+    path.write_text("mine")
+    assert_one_line(serve("--directory", str(short_directory)), str(path), "not a socket")
+    assert path.read_text() == "mine"
+
+
+# ---- stop ----
+
+
+def lookup_nothing(client: RawClient) -> list[int]:
+    keyspace = register(client, keyspace_message(small_keyspace("nothing")))
+    reply = client.call(
+        FrameKind.LOOKUP,
+        pb.LookupRequest(keyspace=keyspace, lanes=[pb.Lane()], chain=chain_of(1)),
+    )
+    return np.frombuffer(reply.counts, "<u4").tolist()
+
+
+def assert_stopped(daemon: Daemon) -> None:
+    assert daemon.wait() == 0, daemon.lines
+    assert not any((daemon.tenant / name).exists() for name in SOCKETS)
+    assert not any("bug" in line or "Traceback" in line for line in daemon.lines), daemon.lines
+
+
+def test_an_idle_daemon_stops_at_once(short_directory):
+    with running(short_directory) as daemon:
+        client = RawClient(daemon.tenant)
+        daemon.send(signal.SIGTERM)
+        assert client.notice().draining
+        kind, number, body = client.stream.receive()
+        assert (kind, number) == (FrameKind.ERROR, 0)
+        assert pb.Error.FromString(body).kind == pb.UNAVAILABLE
+        with pytest.raises(EOFError):
+            client.stream.receive()
+        assert client.channel.listen().HasField("refused")
+        assert_stopped(daemon)
+
+
+def open_delivery(client: RawClient, model: str):
+    """Begin a delivery that waits for credit."""
+    keyspace = register(client, keyspace_message(small_keyspace(model)))
+    stored = put(client, keyspace, chain_of(3), CELLS, 100)
+    number = client.start(FrameKind.FETCH, fetch_request(stored, delivery=pb.DELIVERY_BYTES))
+    client.answer(number, FrameKind.FETCH)
+    return stored, number
+
+
+def test_draining_lets_deliveries_end_and_takes_no_new_wishes(short_directory):
+    with running(short_directory) as daemon:
+        client, idle = RawClient(daemon.tenant), RawClient(daemon.tenant)
+        stored, number = open_delivery(client, "drain")
+        daemon.send(signal.SIGTERM)
+        assert idle.notice().draining and client.notice().draining
+        with pytest.raises(Refused) as refused:
+            lookup(idle, stored)
+        assert refused.value.kind == pb.UNAVAILABLE
+        with pytest.raises((ConnectionRefusedError, FileNotFoundError)):
+            Channel(daemon.tenant)
+        plenty = pb.Credit(bytes=1 << 40).SerializeToString()
+        client.stream.send(FrameKind.CREDIT, number, plenty)
+        while client.stream.receive()[0] != FrameKind.REPLY:
+            pass
+        assert_stopped(daemon)
+
+
+def test_fifty_streams_that_read_nothing_do_not_hold_up_the_bound(short_directory):
+    with running(short_directory, "--drain-seconds", "0.2") as daemon:
+        writer = RawClient(daemon.tenant)
+        stored, _ = open_delivery(writer, "fifty")
+        readers = [RawClient(daemon.tenant) for _ in range(49)]
+        for reader in readers:
+            register(reader, keyspace_message(small_keyspace("fifty")))
+            reader.start(FrameKind.FETCH, fetch_request(stored, delivery=pb.DELIVERY_BYTES))
+        daemon.send(signal.SIGTERM)
+        assert_stopped(daemon)
+
+
+def test_a_second_signal_ends_the_draining(short_directory):
+    with running(short_directory, "--drain-seconds", "3600") as daemon:
+        client = RawClient(daemon.tenant)
+        open_delivery(client, "twice")
+        daemon.send(signal.SIGTERM)
+        assert client.notice().draining
+        daemon.send(signal.SIGTERM)
+        assert_stopped(daemon)
+
+
+# ---- descriptors ----
+
+
+def few_descriptors() -> None:
+    resource.setrlimit(resource.RLIMIT_NOFILE, (60, 60))
+
+
+def test_without_descriptors_sessions_go_on_and_accepting_resumes(short_directory):
+    with running(short_directory, prepare=few_descriptors) as daemon:
+        client = RawClient(daemon.tenant)
+        keyspace = register(client, keyspace_message(small_keyspace("few")))
+        stored = put(client, keyspace, chain_of(2), CELLS, 100)
+        crowd = []
+        # Connecting succeeds as long as the backlog does; accepting stops long before.
+        for _ in range(60):
+            waiting = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            waiting.connect(str(daemon.tenant / "slabs.sock"))
+            crowd.append(waiting)
+        line = daemon.wait_line("accepting at")
+        assert "slabs.sock" in line and "LimitNOFILE" in line
+        assert lookup(client, stored)[0] == [2, 2, 2]
+        for waiting in crowd:
+            waiting.close()
+        daemon.wait_line("again")
+        late = RawClient(daemon.tenant)
+        assert lookup_nothing(late) == [0, 0, 0]
+        assert lookup(client, stored)[0] == [2, 2, 2]
+        assert sum("accepting at" in line for line in daemon.lines) == 2
+        daemon.send(signal.SIGTERM)
+        assert_stopped(daemon)
+
+
+def test_a_session_that_finds_no_descriptor_is_refused_by_name(short_directory):
+    with running(short_directory, prepare=few_descriptors) as daemon:
+        client = RawClient(daemon.tenant)
+        channels = []
+        with pytest.raises(Refused) as refused:
+            for _ in range(60):
+                channels.append(Channel(daemon.tenant))
+                channels[-1].hello()
+        assert refused.value.kind == pb.OVERLOADED and refused.value.retry_after_ms
+        assert "all 60 descriptors" in refused.value.message
+        assert "LimitNOFILE" in refused.value.message
+        assert lookup_nothing(client) == [0, 0, 0]
+
+
+def test_slabs_leave_descriptors_to_sessions(short_directory):
+    with running(short_directory, "--dram", "1GiB", prepare=few_descriptors) as daemon:
+        assert "RLIMIT_NOFILE" in daemon.wait_line("slab not made")
+        assert lookup_nothing(RawClient(daemon.tenant)) == [0, 0, 0]
