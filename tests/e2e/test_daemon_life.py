@@ -68,13 +68,6 @@ def test_other_users_that_may_connect_can_reach_the_sockets(short_directory):
     ("flags", "words"),
     [
         (("--dram", "10GB"), ("'10GB'", "GiB", "MiB")),
-        (("--dram", "9999TiB"), ("'9999TiB'", "memory")),
-        (("--dram", "1"), ("'1'", "1MiB")),
-        (("--allow-uid", "root"), ("'root'", "numeric")),
-        (("--drain-seconds", "soon"), ("'soon'", "3600")),
-        (("--tenant", "a/b"), ("'a/b'",)),
-        (("--tenant", "a", "--tenant", "a"), ("once",)),
-        (("--directory", "/tmp/" + "x" * 100), ("107",)),
         (("--directory", "/proc/none"), ("/proc/none",)),
     ],
     ids=lambda value: value[-1] if isinstance(value, tuple) else None,

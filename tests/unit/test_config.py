@@ -1,0 +1,79 @@
+"""Settings of a daemon: flags over environment over defaults, and what is refused by name."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from kvd.config import ServeFlags, memory_bytes, parse_size, serve_config
+from kvd.errors import ErrorKind, KvdError
+from kvd.limits import GIB, KIB, MIB
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [
+        ("10GiB", 10 * GIB),
+        ("64 MiB", 64 * MIB),
+        ("1.5GiB", 3 * GIB // 2),
+        ("4096", 4096),
+        ("4096B", 4096),
+        ("8KiB", 8 * KIB),
+    ],
+)
+def test_sizes(text, size):
+    assert parse_size("dram", text) == size
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        ({"dram": "10GB"}, ("dram", "'10GB'", "KiB", "GiB")),
+        ({"dram": "-1GiB"}, ("'-1GiB'", "GiB")),
+        ({"dram": "9999TiB"}, ("'9999TiB'", "memory")),
+        ({"dram": "1"}, ("'1'", "1MiB")),
+        ({"allowed_uids": ("root",)}, ("'root'", "numeric")),
+        ({"allowed_uids": ("4294967295",)}, ("'4294967295'", "4294967294")),
+        ({"drain_seconds": "soon"}, ("'soon'", "3600")),
+        ({"drain_seconds": "nan"}, ("'nan'", "3600")),
+        ({"drain_seconds": "3601"}, ("'3601'", "3600")),
+        ({"tenants": ("a/b",)}, ("'a/b'",)),
+        ({"tenants": ("..",)}, ("'..'",)),
+        ({"tenants": ("a", "a")}, ("once",)),
+        ({"tenants": tuple(f"t{n}" for n in range(65))}, ("65", "64")),
+        ({"directory": "/tmp/" + "x" * 100}, ("107", "/default/session.sock")),
+    ],
+    ids=lambda value: str(next(iter(value.items()))) if isinstance(value, dict) else "",
+)
+def test_what_is_not_allowed_is_named_with_what_is(flags, words):
+    with pytest.raises(KvdError) as refused:
+        serve_config(ServeFlags(**flags), {})
+    assert refused.value.kind == ErrorKind.INVALID
+    assert all(word in refused.value.message for word in words), refused.value.message
+
+
+def test_defaults_need_nothing_set():
+    config = serve_config(ServeFlags(), {})
+    assert config.directory == Path("/run/kvd") and config.tenants == ("default",)
+    assert config.dram_bytes == min(memory_bytes() // 4, 4 * GIB)
+    assert config.allowed_uids == {os.geteuid(), 0}
+    assert serve_config(ServeFlags(), {"XDG_RUNTIME_DIR": "/x"}).directory == Path("/x/kvd")
+
+
+def test_flags_go_over_environment_over_defaults():
+    environment = {
+        "KVD_DIRECTORY": "/e",
+        "KVD_TENANTS": "red,blue",
+        "KVD_DRAM": "65MiB",
+        "KVD_ALLOW_UIDS": "5,6",
+        "KVD_DRAIN_SECONDS": "0.5",
+    }
+    config = serve_config(ServeFlags(), environment)
+    assert (str(config.directory), config.tenants) == ("/e", ("red", "blue"))
+    assert config.dram_bytes == 65 * MIB and config.allowed_uids == {5, 6}
+    assert config.limits.drain_ns == 500_000_000
+    flags = ServeFlags("/f", ("green",), "66MiB", ("7",), "2")
+    config = serve_config(flags, environment)
+    assert (str(config.directory), config.tenants) == ("/f", ("green",))
+    assert config.dram_bytes == 66 * MIB and config.allowed_uids == {7}
+    assert config.limits.drain_ns == 2_000_000_000
