@@ -65,7 +65,7 @@ def on_slab_detached(state: State, event: SlabDetached) -> list[Effect]:
         return []  # Crossed with the end of either.
     if slab.state not in (SlabState.OWNED, SlabState.RECALLING):
         return []
-    if slab.bytes_by_state[StripState.FILLING]:
+    if _is_reserved(state, session, slab):
         return []  # The client promised not to: its reservation ends first, then it detaches.
     slab.become(SlabState.IDLE)
     slab.owner = 0
@@ -73,6 +73,12 @@ def on_slab_detached(state: State, event: SlabDetached) -> list[Effect]:
     session.slabs_known.add(slab.id)
     free_quarantined(state, event.session, slab.id)
     return []
+
+
+def _is_reserved(state: State, owner: Session, slab: Slab) -> bool:
+    """Return whether its owner was promised places in it, or lost them and may still write."""
+    reservations = (state.reservations[number] for number in owner.reservations)
+    return any((r.slabs[r.open] == slab.id).any() for r in reservations)
 
 
 def free_quarantined(state: State, session: int, slab: int = 0) -> None:
@@ -218,7 +224,7 @@ def recall_for(state: State, session: Session) -> list[Effect]:
             continue
         candidates = [state.slabs[s] for s in owner.slabs_owned]
         candidates = [s for s in candidates if s.state == SlabState.OWNED]
-        candidates = [s for s in candidates if not s.bytes_by_state[StripState.FILLING]]
+        candidates = [s for s in candidates if not _is_reserved(state, owner, s)]
         candidates = [s for s in candidates if not s.recall_refused]
         if candidates:
             slab = min(candidates, key=lambda s: (s.readable_bytes, s.id))

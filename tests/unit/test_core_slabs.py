@@ -14,7 +14,8 @@ from kvd.core.events import (
     SlabDetached,
 )
 from kvd.core.transitions import StripState
-from kvd.testing.scene import Scene, chain_of
+from kvd.errors import ErrorKind
+from kvd.testing.scene import Scene, chain_of, kind_of
 
 SLABS, SLAB_PAGES = 4, 12
 CHUNKS_OF_SLAB = SLAB_PAGES // 3
@@ -99,3 +100,18 @@ def test_who_cannot_make_room_takes_nothing_from_another_tenant() -> None:
     for text in range(20):
         assert scene.put(blue, chain_of(3, 1 + text)) == NotAdmitted.CAPACITY
     assert scene.counts(red, chain) == (SLABS // 2 * CHUNKS_OF_SLAB,) * 3
+
+
+def test_a_detach_waits_for_a_lost_reservation() -> None:
+    """Its extents are set aside in the slab: without it they would be in a slab that is gone."""
+    scene = Scene(SLABS, SLAB_PAGES)
+    red, blue = scene.join("red"), scene.join("blue")
+    reserved = scene.reserve(red, chain_of(SLABS * CHUNKS_OF_SLAB))
+    scene.wait(scene.limits.reservation_ttl_ns)
+    for slab in list(scene.state.slabs):
+        scene.tell(SlabDetached(red, slab))
+    assert scene.put(blue, chain_of(1)) == NotAdmitted.CAPACITY
+    assert kind_of(scene.seal(red, reserved.reservation, 0, 1, last=True)) == ErrorKind.LOST
+    for slab in list(scene.state.slabs):
+        scene.tell(SlabDetached(red, slab))
+    put_patiently(scene, blue, text=1)
