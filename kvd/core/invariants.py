@@ -4,6 +4,7 @@ Everything derived is derived again here, from the ground, and compared.
 """
 
 from collections import defaultdict
+from collections.abc import Iterable, Iterator
 
 import numpy as np
 
@@ -11,7 +12,7 @@ from kvd.core.index import NO_ROW
 from kvd.core.reservations import open_extents
 from kvd.core.state import State
 from kvd.core.transitions import LeaseState, SessionState, SlabState, StripState
-from kvd.types import CLASS_COUNT
+from kvd.types import Extent
 
 
 def check(state: State) -> None:
@@ -19,51 +20,54 @@ def check(state: State) -> None:
     live = _live_rows(state)
     _check_prefixes(state, live)
     _check_frontier(state, live)
-    _check_pins(state, live)
+    _check_pins(state)
     _check_extents(state, live)
     _check_sessions(state)
     _check_wishes(state)
 
 
-def _live_rows(state: State) -> list[int]:
+def _live_rows(state: State) -> np.ndarray:
     index = state.index
     live = [row for tree in index.trees for row in tree.rows.values()]
     assert len(live) == len(set(live)) == index.row_count
     assert len(index.free_rows) + index.row_count == len(index.parent)
     for tree in index.trees:
-        for digest, row in tree.rows.items():
-            assert index.chain[row] == digest and index.tree_id[row] == tree.id
-    return live
+        rows = np.fromiter(tree.rows.values(), np.int64, len(tree.rows))
+        assert (index.tree_id[rows] == tree.id).all()
+        assert [index.chain[row] for row in rows.tolist()] == list(tree.rows)
+    return np.array(live, np.int64)
 
 
-def _check_prefixes(state: State, live: list[int]) -> None:
+def _check_prefixes(state: State, live: np.ndarray) -> None:
     """I6: a class stands on the classes before it, and on the same class of the parent."""
     index = state.index
-    children: dict[int, np.ndarray] = defaultdict(lambda: np.zeros(CLASS_COUNT, np.int32))
-    for row in live:
-        present = index.slab[row] != 0
-        assert present[0], f"I6: row {row} has no anchor"
-        assert (present[1:] <= present[:-1]).all(), f"I6: row {row} has {present}"
-        parent = int(index.parent[row])
-        if parent != NO_ROW:
-            assert index.chain[parent] is not None, f"I6: row {row} outlived its parent"
-            above = index.slab[parent] != 0
-            assert (present <= above).all(), f"I6: row {row} has {present}, its parent {above}"
-            children[parent] += present
-        assert 0 < index.generation[row] <= state.generation
-    for row in live:
-        assert (index.children[row] == children[row]).all(), f"children of row {row}"
+    present = index.slab[live] != 0
+    assert present[:, 0].all(), f"I6: without an anchor: {live[~present[:, 0]]}"
+    assert (present[:, 1:] <= present[:, :-1]).all(), "I6: a class without the one before it"
+    parents = index.parent[live]
+    behind = parents != NO_ROW
+    assert np.isin(parents[behind], live).all(), "I6: a row outlived its parent"
+    above = index.slab[parents[behind]] != 0
+    holes = (present[behind] > above).any(axis=1)
+    assert not holes.any(), f"I6: their parents have less: {live[behind][holes]}"
+    children = np.zeros_like(index.children)
+    np.add.at(children, parents[behind], present[behind].astype(children.dtype))
+    wrong = (children != index.children).any(axis=1)
+    assert not wrong.any(), f"children of rows {np.flatnonzero(wrong)}"
+    generations = index.generation[live]
+    assert (generations > 0).all() and (generations <= state.generation).all()
 
 
-def _check_frontier(state: State, live: list[int]) -> None:
+def _check_frontier(state: State, live: np.ndarray) -> None:
     index = state.index
-    expected = {r for r in live if not index.children[r, index.top_class(r)]}
+    tops = (index.slab[live] != 0).sum(axis=1) - 1
+    expected = set(live[index.children[live, tops] == 0].tolist())
     assert set(index.frontier) == expected and len(index.frontier) == len(expected)
     for at, row in enumerate(index.frontier):
         assert index.frontier_at[row] == at
 
 
-def _check_pins(state: State, live: list[int]) -> None:
+def _check_pins(state: State) -> None:
     """I4: what leases and open reservations hold is counted exactly, and present."""
     index = state.index
     pins = np.zeros_like(index.pins)
@@ -82,39 +86,45 @@ def _check_pins(state: State, live: list[int]) -> None:
         assert state.leases and next(iter(state.leases)) <= waiting[0], "I2: limbo without reader"
 
 
-def _check_extents(state: State, live: list[int]) -> None:
+def _check_extents(state: State, live: np.ndarray) -> None:
     """I3: every byte of every slab is in exactly one place."""
-    index = state.index
     held: dict[int, list[tuple[int, int, StripState]]] = defaultdict(list)
-    for row in live:
-        for c in range(CLASS_COUNT):
-            if slab := int(index.slab[row, c]):
-                place = (int(index.offset[row, c]), int(index.size[row, c]), StripState.READY)
-                held[slab].append(place)
-    for reservation in state.reservations.values():
-        kind = StripState.QUARANTINED if reservation.lost else StripState.FILLING
-        for extent in open_extents(reservation):
-            held[extent.slab].append((extent.offset, extent.size, kind))
-    for limbo in state.limbo:
-        for extent in limbo.extents:
-            held[extent.slab].append((extent.offset, extent.size, StripState.FREEING))
-    for extents in state.quarantine.values():
-        for extent in extents:
-            held[extent.slab].append((extent.offset, extent.size, StripState.QUARANTINED))
+    for slab, offset, size, kind in _places(state, live):
+        held[slab].append((offset, size, kind))
     assert set(held) <= set(state.slabs), "I3: an extent in a slab that is gone"
     for slab in state.slabs.values():
-        places = held[slab.id]
-        for kind, counted in slab.bytes_by_state.items():
-            assert counted == sum(p[1] for p in places if p[2] == kind), f"I3: {kind}"
+        counted = {kind: 0 for kind in slab.bytes_by_state}
+        for _, size, kind in held[slab.id]:
+            counted[kind] += size
+        assert counted == slab.bytes_by_state, f"I3: slab {slab.id}: {counted}"
         free = zip(slab.extents.begins, slab.extents.sizes, strict=True)
-        places = sorted([(b, s, StripState.FREE) for b, s in free] + places)
+        places = sorted([(b, s, StripState.FREE) for b, s in free] + held[slab.id])
         at = 0
         for begin, size, _ in places:
             assert begin == at and size > 0, f"I3: slab {slab.id} at {at}: {places}"
             at += size
         assert at == slab.size, f"I3: slab {slab.id} ends at {at}"
+        assert slab.extents.free_bytes == sum(slab.extents.sizes), "I3: free bytes"
     everything = sum(state.bytes_in(s) for s in StripState)
     assert everything == state.capacity_bytes <= state.config.dram_bytes, "I3"
+
+
+def _places(state: State, live: np.ndarray) -> Iterator[tuple[int, int, int, StripState]]:
+    """Yield (slab, offset, size, state) of all that is not free."""
+    index = state.index
+    columns = (index.slab[live], index.offset[live], index.size[live])
+    for slab, offset, size in zip(*(column.ravel().tolist() for column in columns), strict=True):
+        if slab:
+            yield slab, offset, size, StripState.READY
+    kinds: list[tuple[StripState, Iterable[Extent]]] = [
+        (StripState.QUARANTINED if r.lost else StripState.FILLING, open_extents(r))
+        for r in state.reservations.values()
+    ]
+    kinds += [(StripState.FREEING, limbo.extents) for limbo in state.limbo]
+    kinds += [(StripState.QUARANTINED, extents) for extents in state.quarantine.values()]
+    for kind, extents in kinds:
+        for extent in extents:
+            yield extent.slab, extent.offset, extent.size, kind
 
 
 def _check_sessions(state: State) -> None:
