@@ -131,6 +131,7 @@ def _may_take(state: State, slab: Slab, session: Session) -> bool:
 
 def _filling(state: State, slab: Slab, offset: int, size: int) -> Extent:
     extent = Extent(slab.id, offset, size)
+    state.sessions[slab.owner].put_ns = state.now_ns
     move_bytes(state, extent, StripState.FREE, StripState.FILLING)
     return extent
 
@@ -213,14 +214,19 @@ def _share(state: State, session: Session) -> int:
 
 
 def recall_for(state: State, session: Session) -> list[Effect]:
-    """Ask the richest writer for one slab when the session has less than an equal share."""
+    """Ask the richest writer for one slab when the session has less than an equal share.
+
+    With more writers than slabs they take turns: who put longest ago gives its only one.
+    """
     if any(s.state == SlabState.RECALLING for s in state.slabs.values()):
         return []
     if not below_share(state, session):
         return []
-    share = _share(state, session)
-    for owner in sorted(_writers(state, session), key=lambda s: (-len(s.slabs_owned), s.id)):
-        if owner.id == session.id or len(owner.slabs_owned) <= share:
+    writers = _writers(state, session)
+    writers.sort(key=lambda s: (-len(s.slabs_owned), s.put_ns, s.id))
+    left = _share(state, session) if len(writers) <= len(state.slabs) else 0
+    for owner in writers:
+        if owner.id == session.id or len(owner.slabs_owned) <= left:
             continue
         candidates = [state.slabs[s] for s in owner.slabs_owned]
         candidates = [s for s in candidates if s.state == SlabState.OWNED]

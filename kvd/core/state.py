@@ -119,6 +119,7 @@ class Session:
     reservations: set[int] = field(default_factory=set)
     requests: set[int] = field(default_factory=set)
     lease_bytes: int = 0
+    put_ns: int = 0  # When it last got places to fill.
     revoke_count: int = 0
     close_at_ns: int = 0  # When DRAINING.
 

@@ -115,3 +115,17 @@ def test_a_detach_waits_for_a_lost_reservation() -> None:
     for slab in list(scene.state.slabs):
         scene.tell(SlabDetached(red, slab))
     put_patiently(scene, blue, text=1)
+
+
+def test_more_writers_than_slabs_take_turns() -> None:
+    """Who has no slab gets that of the writer who has not put for longest."""
+    scene = Scene(2, SLAB_PAGES)
+    idle, busy, third = (scene.join("red") for _ in range(3))
+    for text, session in enumerate((idle, busy)):
+        assert scene.put(session, chain_of(CHUNKS_OF_SLAB, text)) == NotAdmitted.NONE
+    scene.wait()
+    assert scene.put(busy, chain_of(1, 2)) == NotAdmitted.NONE
+    put_patiently(scene, third, text=3)
+    owned = [len(scene.state.sessions[s].slabs_owned) for s in (idle, busy, third)]
+    assert owned == [0, 1, 1]
+    put_patiently(scene, idle, text=4)
