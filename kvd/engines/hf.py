@@ -79,11 +79,20 @@ class HfEngine:
         Never stores tainted KV (I13): everything is computed here, from the first token on. None
         when kvd failed.
         """
-        tensors = self.prefill(prompt, progress)
-        if self._space is None or not tensors:
-            return None
+        return self.put(prompt, self.prefill(prompt, progress))
+
+    def put(self, prompt: Sequence[int], tensors: list[list[Any]]) -> Stored | None:
+        """Put what `prefill` returned for the same prompt; None when kvd failed."""
         space, whole = self._space, len(prompt) // CHUNK_TOKENS * CHUNK_TOKENS
+        if space is None or not whole:
+            return None
         return self.border.call(lambda: space.put(space.chain(list(prompt[:whole])), tensors), None)
+
+    @property
+    def exact_view(self) -> HfView:
+        """Return the view that the last request committed from; `prepare` makes it."""
+        assert self._views is not None
+        return self._views[0]
 
     def prefill(
         self, prompt: Sequence[int], progress: Callable[[int, int], None] | None = None

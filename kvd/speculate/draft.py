@@ -50,15 +50,13 @@ class Drafter:
         try:
             gate.wait(0, chunks)  # From here on there is a rate to judge by.
             missing = len(pieces(len(prompt), chunks))
-            if not self._fits(missing * self._pace.tail_ns):
+            end_ns = self._clock.now_ns() + missing * self._pace.tail_ns
+            if end_ns > self._prefix.last_byte_ns():
                 return None
-            begin_ns, waited_ns = self._clock.now_ns(), gate.waited_ns
-            choice = run_prompt(self._engine, self._view, prompt, chunks, gate.waiter(chunks))
+            ready = gate.waiter(chunks)
+            return run_prompt(self._engine, self._view, prompt, chunks, ready).token
         except Unready:
             return None  # Damaged anchors: nothing worth drafting from.
-        waited_ns = gate.waited_ns - waited_ns
-        self._pace.tail_ns = (self._clock.now_ns() - begin_ns - waited_ns) // missing
-        return choice.token
 
     def _step(self, token: int) -> int:
         begin_ns = self._clock.now_ns()

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from kvd.clock import Clock, MonotonicClock
 from kvd.speculate.draft import Drafter, draft_in_window
 from kvd.speculate.engine import Engine, View
-from kvd.speculate.gate import Unready
-from kvd.speculate.grid import WINDOW_TOKENS, usable_chunks, window_begin
+from kvd.speculate.gate import Gate, Unready
+from kvd.speculate.grid import WINDOW_TOKENS, pieces, usable_chunks, window_begin
 from kvd.speculate.outcome import Choice, Listener, Options, Outcome
 from kvd.speculate.pace import Pace
 from kvd.speculate.prefix import Prefix
@@ -91,14 +91,22 @@ class Generator:
         chunks = prefix.exact_chunks if prefix else 0
         while prefix and chunks:
             try:
-                ready = prefix.exact.waiter(chunks)
-                return run_prompt(self._engine, self._exact, prompt, chunks, ready), chunks
+                return self._run_prompt(prompt, chunks, prefix.exact), chunks
             except Unready as fault:
                 assert fault.chunks < chunks
                 chunks = fault.chunks
         if prefix:
             prefix.stop()  # Without a gate to pass, nothing else may write to the view.
-        return run_prompt(self._engine, self._exact, prompt, 0, None), 0
+        return self._run_prompt(prompt, 0, None), 0
+
+    def _run_prompt(self, prompt: Sequence[int], chunks: int, gate: Gate | None) -> Choice:
+        begin_ns, waited_ns = self._clock.now_ns(), gate.waited_ns if gate else 0
+        ready = gate.waiter(chunks) if gate else None
+        choice = run_prompt(self._engine, self._exact, prompt, chunks, ready)
+        waited_ns = (gate.waited_ns if gate else 0) - waited_ns
+        forwards = len(pieces(len(prompt), chunks))
+        self.pace.tail_ns = (self._clock.now_ns() - begin_ns - waited_ns) // forwards
+        return choice
 
     def _window(self, request: Request, text: Text) -> None:
         """Commit the choices of one window run, behind drafts when there are or when they pay."""

@@ -25,6 +25,15 @@ GRADUAL = Link(Delivery.BYTES, deadline_s=60)
 Source = Callable[[Sequence[int]], list[int]]
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _one_thread() -> Iterator[None]:
+    """Keep a model too small for two threads from waiting for the second on a busy machine."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
 @pytest.fixture(scope="module")
 def model():
     """Return a random Llama of two layers whose text does not settle into a loop at once."""
