@@ -146,9 +146,10 @@ def on_fetch(state: State, event: FetchWanted) -> list[Effect]:
         ]
     pins = _pins(index, trees, event.chain, counts)
     # The new lease first, then the old one ends: nothing is free in between.
-    lease = grant(state, session, pins, _size_bound(trees, counts))
+    over = held if held and not held.deliveries else None
+    lease = grant(state, session, pins, _size_bound(trees, counts), over)
     _touch(state, trees, event.chain, counts)
-    effects: list[Effect] = end(state, held) if held and not held.deliveries else []
+    effects: list[Effect] = end(state, over) if over else []
     columns = tuple(_columns(index, lane, counts) for lane in rows)
     promise = Promise(lease.id, counts, columns, reason, limits.lease_ttl_ns)
     if event.delivery == Delivery.MAP:
@@ -234,7 +235,7 @@ def on_delivery_ended(state: State, event: DeliveryEnded) -> list[Effect]:
         outcome = KvdError(kind, event.fault.message)
     effects = answer_pending(state, event.request, outcome)
     if lease.state == LeaseState.LOST and lease.free_at_ns <= state.now_ns and not lease.deliveries:
-        effects += revoke(state, lease)
+        effects += end(state, lease) if lease.released else revoke(state, lease)
     return effects
 
 

@@ -16,19 +16,31 @@ from kvd.errors import ErrorKind, KvdError
 from kvd.types import Extent
 
 
-def grant(state: State, session: Session, pins: list[tuple[int, int]], size_bytes: int) -> Lease:
-    """Pin `pins` for the session; raise OVERLOADED at its bounds."""
+def grant(
+    state: State,
+    session: Session,
+    pins: list[tuple[int, int]],
+    size_bytes: int,
+    instead_of: Lease | None = None,
+) -> Lease:
+    """Pin `pins` for the session; raise OVERLOADED at its bounds.
+
+    The lease `instead_of` ends in the same step and does not count.
+    """
     limits = state.config.limits
-    if len(session.leases) >= limits.leases_per_session_max:
+    held, held_bytes = len(session.leases), session.lease_bytes
+    if instead_of is not None:
+        held, held_bytes = held - 1, held_bytes - instead_of.size_bytes
+    if held >= limits.leases_per_session_max:
         raise KvdError(
             ErrorKind.OVERLOADED,
-            f"session holds {len(session.leases)} leases, the limit leases_per_session_max",
+            f"session holds {held} leases, the limit leases_per_session_max",
             retry_after_ms=100,
         )
-    if session.lease_bytes + size_bytes > limits.lease_bytes_per_session_max:
+    if held_bytes + size_bytes > limits.lease_bytes_per_session_max:
         raise KvdError(
             ErrorKind.OVERLOADED,
-            f"leases of {session.lease_bytes} bytes and {size_bytes} more pass the limit "
+            f"leases of {held_bytes} bytes and {size_bytes} more pass the limit "
             f"lease_bytes_per_session_max of {limits.lease_bytes_per_session_max}",
             retry_after_ms=100,
         )
@@ -81,7 +93,7 @@ def supersede(state: State, extents: tuple[Extent, ...]) -> list[Effect]:
 
 def find_lease(state: State, session: int, lease_id: int) -> Lease:
     lease = state.leases.get(lease_id)
-    if lease is None or lease.session != session:
+    if lease is None or lease.session != session or lease.released:
         raise KvdError(
             ErrorKind.LOST, f"lease {lease_id} is not held: released before, lost, or never granted"
         )
@@ -119,6 +131,7 @@ def on_release(state: State, event: ReleaseWanted) -> list[Effect]:
     answer = Answer(event.request, event.session, Released())
     if lease.deliveries:
         # The daemon's own reading ends first; DeliveryEnded then ends the lease.
+        lease.released = True
         if lease.state == LeaseState.GRANTED:
             lose(state, lease)
         lease.free_at_ns = state.now_ns

@@ -101,6 +101,7 @@ class Lease:
     state: LeaseState = LeaseState.GRANTED
     deliveries: int = 0  # Transfers by the daemon itself that still read under it.
     free_at_ns: int = 0  # When LOST: the end of quarantine.
+    released: bool = False  # By its holder, while the daemon itself still read.
 
     def become(self, state: LeaseState) -> None:
         assert (self.state, state) in LEASE_MOVES, (self.id, self.state, state)
