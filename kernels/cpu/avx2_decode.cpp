@@ -81,10 +81,11 @@ struct Decoder {
                 return;
             }
             walk.enter_row(place.token);
-            walk.for_groups(place, stretch, [&](uint32_t from, uint32_t part, uint32_t group) {
-                Lanes lanes = load_lanes<kPerChannel>(walk.prepared, group);
+            walk.for_groups(place, stretch, [&](uint32_t from, uint32_t part, const Sixteen* unit,
+                                            uint32_t group) {
+                Lanes lanes = load_lanes<kPerChannel>(*unit, group);
                 for (uint32_t i = 0; i < part; i += 16) {
-                    if (kPerChannel) lanes = load_lanes<true>(walk.prepared, group + i);
+                    if (kPerChannel) lanes = load_lanes<true>(*unit++, 0);
                     const uint32_t e = at + from + i;
                     const __m256i codes = _mm256_cvtepu8_epi16(
                         _mm_load_si128(reinterpret_cast<const __m128i*>(stage.codes + e)));
@@ -144,10 +145,9 @@ struct Decoder {
         Halves lo, hi, step;
     };
 
-    Ends ends_at(uint32_t at) const {
-        return {load_halves<kPerChannel>(walk.prepared.lo, at),
-                load_halves<kPerChannel>(walk.prepared.hi, at),
-                load_halves<kPerChannel>(walk.prepared.step, at)};
+    static Ends ends_of(const Sixteen& unit, uint32_t at) {
+        return {load_halves<kPerChannel>(unit.lo, at), load_halves<kPerChannel>(unit.hi, at),
+                load_halves<kPerChannel>(unit.step, at)};
     }
 
     static __m256i value_of(__m256i codes, const Ends& ends, float plus) {
@@ -168,15 +168,16 @@ struct Decoder {
             if (place.token < g.sinks) return;
             walk.enter_row(place.token);
             uint8_t* to = target_at(place);
-            walk.for_groups(place, stretch, [&](uint32_t from, uint32_t part, uint32_t group) {
-                Ends ends = ends_at(group);
+            walk.for_groups(place, stretch, [&](uint32_t from, uint32_t part, const Sixteen* unit,
+                                            uint32_t group) {
+                Ends ends = ends_of(*unit, group);
                 const uint8_t* codes = stage.codes + at + from;
                 if (!kPerChannel && planes <= 4 && part % 32 == 0) {
                     from_table(codes, part, ends, plus, to + 2 * from);
                     return;
                 }
                 for (uint32_t i = 0; i < part; i += 16) {
-                    if (kPerChannel) ends = ends_at(group + i);
+                    if (kPerChannel) ends = ends_of(*unit++, 0);
                     const __m256i sixteen = _mm256_cvtepu8_epi16(
                         _mm_load_si128(reinterpret_cast<const __m128i*>(codes + i)));
                     put(to + 2 * (from + i), value_of(sixteen, ends, plus), stream);
@@ -188,8 +189,9 @@ struct Decoder {
     // Elements of one group whose codes have four bits: all sixteen values first, then look-up.
     void from_table(const uint8_t* codes, uint32_t count, const Ends& ends, float plus,
                     uint8_t* to) const {
-        const __m256i order = _mm256_setr_epi16(0x00, 0x10, 0x20, 0x30, 0x40, 0x50, 0x60, 0x70, 0x80,
-                                                0x90, 0xa0, 0xb0, 0xc0, 0xd0, 0xe0, 0xf0);
+        const __m256i order =
+            _mm256_setr_epi16(0x00, 0x10, 0x20, 0x30, 0x40, 0x50, 0x60, 0x70,  //
+                              0x80, 0x90, 0xa0, 0xb0, 0xc0, 0xd0, 0xe0, 0xf0);
         const __m256i values = value_of(order, ends, plus);
         const __m256i low_byte = _mm256_set1_epi16(0xff), nibble = _mm256_set1_epi8(0x0f);
         const __m256i lows = _mm256_and_si256(values, low_byte);
@@ -213,7 +215,7 @@ template <class Number, bool kPerChannel>
 bool decode(const kvd_spec& spec, const CellStrings& strings, const CellTarget& target,
             uint32_t planes) {
     const Geometry g = geometry_of(spec);
-    if (!groups_valid<Number>(strings.anchor, g.groups)) return false;
+    if (!groups_state<Number>(strings.anchor, g.groups).valid) return false;
     const bool exact = planes == kExact;
     if (exact && !blocks_valid(strings.exact, strings.exact_bytes, g.blocks)) return false;
     const uint8_t* kept = strings.anchor + g.metadata;

@@ -98,18 +98,6 @@ bool statistics_per_channel(const kvd_spec& spec, const Geometry& g, const CellS
     return first > last || finite<Number>(first, last);
 }
 
-// A step so small that its inverse is not finite; the portable code divides instead.
-template <class Number>
-bool steps_tiny(const Geometry& g, const uint8_t* metadata) {
-    bool tiny = false;
-    for (uint32_t i = 0; i < g.groups; i++) {
-        const float span = Number::value(load16(metadata + 4 * i + 2)) -
-                           Number::value(load16(metadata + 4 * i));
-        tiny |= span > 0.0f && span < 1e-30f;
-    }
-    return tiny;
-}
-
 struct Writer {
     uint8_t* at;
     uint64_t pending = 0;
@@ -148,9 +136,9 @@ struct Encoder {
         Halves inverse, bias;
     };
 
-    Guess load_guess(uint32_t at) const {
-        return {load_halves<kPerChannel>(walk.prepared.inverse, at),
-                load_halves<kPerChannel>(walk.prepared.bias, at)};
+    static Guess load_guess(const Sixteen& unit, uint32_t at) {
+        return {load_halves<kPerChannel>(unit.inverse, at),
+                load_halves<kPerChannel>(unit.bias, at)};
     }
 
     // The code, the bin and the rank of sixteen values, to the stage at `e`.
@@ -194,13 +182,14 @@ struct Encoder {
             walk.enter_row(place.token);
             const uint8_t* from_row =
                 source.values + 2 * (place.token * source.stride + place.channel);
-            walk.for_groups(place, stretch, [&](uint32_t from, uint32_t part, uint32_t group) {
-                Lanes lanes = load_lanes<kPerChannel>(walk.prepared, group);
-                Guess guess = load_guess(group);
+            walk.for_groups(place, stretch, [&](uint32_t from, uint32_t part, const Sixteen* unit,
+                                            uint32_t group) {
+                Lanes lanes = load_lanes<kPerChannel>(*unit, group);
+                Guess guess = load_guess(*unit, group);
                 for (uint32_t i = 0; i < part; i += 16) {
                     if (kPerChannel) {
-                        lanes = load_lanes<true>(walk.prepared, group + i);
-                        guess = load_guess(group + i);
+                        lanes = load_lanes<true>(*unit, 0);
+                        guess = load_guess(*unit++, 0);
                     }
                     sixteen(load256(from_row + 2 * (from + i)), lanes, guess, at + from + i);
                 }
@@ -234,8 +223,10 @@ int64_t encode(const kvd_spec& spec, const CellSource& source, const CellRoom& r
     const bool counted = kPerChannel
                              ? statistics_per_channel<Number>(spec, g, source, room.anchor)
                              : statistics_per_token<Number>(spec, g, source, room.anchor);
-    if (!counted || !groups_valid<Number>(room.anchor, g.groups)) return kRaw;
-    if (steps_tiny<Number>(g, room.anchor)) return encode_cell_portable(spec, source, room);
+    if (!counted) return kRaw;
+    const GroupsState state = groups_state<Number>(room.anchor, g.groups);
+    if (!state.valid) return kRaw;
+    if (state.tiny) return encode_cell_portable(spec, source, room);  // It divides instead.
     uint8_t* at = room.anchor + g.metadata;
     for (uint32_t t = 0; t < g.sinks; t++, at += 2 * spec.width) {
         memcpy(at, source.values + 2 * (t * source.stride), 2 * spec.width);

@@ -64,19 +64,19 @@ struct Walk {
         return static_cast<uint64_t>(token) * g.groups_per_row + channel / spec.group;
     }
 
-    // Call f(first element, number of elements, index into Prepared of the first, its step) for
-    // each part of a stretch that shares its groups' columns.
+    // Call f(first element, number of elements, groups, index there) for each part of a stretch:
+    // per channel the whole, whose every 16 channels have the next Sixteen; per token each group.
     template <class F>
     inline void for_groups(Place place, uint32_t stretch, F f) {
         if (kPerChannel) {
-            f(0u, stretch, place.channel);
+            f(0u, stretch, prepared.unit + place.channel / 16, 0u);
             return;
         }
         uint32_t at = static_cast<uint32_t>(group_index(place.token, place.channel) - window);
         uint32_t left = spec.group - place.channel % spec.group;
         for (uint32_t i = 0; i < stretch; at++, left = spec.group) {
             const uint32_t part = left < stretch - i ? left : stretch - i;
-            f(i, part, at);
+            f(i, part, prepared.unit + at / 16, at % 16);
             i += part;
         }
     }

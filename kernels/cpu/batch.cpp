@@ -97,7 +97,8 @@ bool decode_one(const kvd_decode_batch& batch, uint64_t i, Way way) {
     const Geometry g = geometry_of(spec);
     const uint64_t anchor = batch.lengths[i], residual = batch.lengths[batch.count + i];
     const int64_t stride = batch.token_strides[i];
-    const bool even = (batch.targets[i] | static_cast<uint64_t>(stride) * spec.item_bytes) % 32 == 0;
+    const uint64_t row = static_cast<uint64_t>(stride) * spec.item_bytes;
+    const bool even = (batch.targets[i] | row) % 32 == 0;
     const CellTarget target = {reinterpret_cast<uint8_t*>(batch.targets[i]), stride,
                                way.stream && even};
     const uint8_t* strings[3];
@@ -105,10 +106,9 @@ bool decode_one(const kvd_decode_batch& batch, uint64_t i, Way way) {
         strings[c] = batch.strings[c] ? reinterpret_cast<const uint8_t*>(batch.strings[c][i])
                                       : nullptr;
     }
-    const uint64_t step = static_cast<uint64_t>(target.stride) * spec.item_bytes;
     if (batch.raw[i]) {
         if (anchor != g.raw) return false;
-        copy_rows(target.values, step, strings[0],
+        copy_rows(target.values, row, strings[0],
                   static_cast<uint64_t>(spec.width) * spec.item_bytes, spec);
         return true;
     }

@@ -52,7 +52,7 @@ struct Bf16 {
 
 struct Fp16 {
     static constexpr uint16_t infinity = 0x7c00;
-    static constexpr uint32_t bias = 112u << 23;          // Between the two exponents, in fp32 bits.
+    static constexpr uint32_t bias = 112u << 23;  // Between the exponents, in fp32 bits.
     static constexpr uint32_t smallest_normal = 113u << 23;  // 2^-14 in fp32 bits.
 
     static inline float value(uint16_t bits) {
