@@ -16,6 +16,9 @@ from kvd.limits import DIGEST_BYTES, PAGE_BYTES
 from kvd.types import CLASS_COUNT
 
 
+_UNKNOWN = NO_ROW - 1  # The row of a chunk that is not there: no row has it as parent.
+
+
 def check_sizes(state: State, sizes: np.ndarray, count: int) -> None:
     """Raise INVALID unless `sizes` u32[count, 3] are whole pages that fit a slab."""
     if sizes.shape != (count, CLASS_COUNT):
@@ -38,12 +41,14 @@ def _known(
 ) -> tuple[np.ndarray, int]:
     """Return what each chunk is before room is looked for, and the last row that is had."""
     index, get = state.index, tree.rows.get
+    if len(set(chain)) != len(chain):
+        raise KvdError(ErrorKind.INVALID, "the chain has the same chunk twice")
     states = np.full(len(chain), ReserveState.RESERVED, np.uint8)
     before, held = parent, parent
     for at, digest in enumerate(chain):
         row = get(digest, NO_ROW)
         if row == NO_ROW:
-            before = NO_ROW
+            before = _UNKNOWN
             continue
         if index.parent[row] != before:
             raise KvdError(ErrorKind.INVALID, f"chunk {at} of the chain is known behind another")

@@ -78,6 +78,8 @@ def _verdict(state: State, reservation: Reservation, chunk: int) -> SealState:
     if parent != NO_ROW and not index.complete(parent):
         return SealState.ORPHANED
     row = reservation.tree.rows.get(reservation.chain[chunk], NO_ROW)
+    if row != NO_ROW and index.parent[row] != parent:
+        return SealState.ORPHANED  # Stored behind another chunk meanwhile.
     if row != NO_ROW and index.complete(row):
         hold(state, reservation, row)
         return SealState.COALESCED
