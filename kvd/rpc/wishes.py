@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import IntEnum
+from functools import lru_cache
 from typing import TypeVar
 
 import numpy as np
@@ -110,18 +111,30 @@ def _columns(data: bytes, dtype: str, field: str, limits: Limits) -> np.ndarray:
 
 
 def _lane(message: pb.Lane) -> Lane:
-    scheme = _known(ShardScheme, message.shard_scheme, "lane.shard_scheme")
-    index, count = message.shard_index, message.shard_count or 1
+    return _checked_lane(
+        message.kv_group,
+        message.shard_scheme,
+        message.shard_index,
+        message.shard_count or 1,
+        message.part_profile or Part().profile,
+        message.part_index,
+    )
+
+
+@lru_cache(maxsize=1024)  # A client asks for the same few lanes all day.
+def _checked_lane(
+    kv_group: int, scheme: int, index: int, count: int, profile: bytes, part_index: int
+) -> Lane:
+    known = _known(ShardScheme, scheme, "lane.shard_scheme")
     if not index < count <= 0xFFFF:
         raise invalid(f"lane.shard_index is {index} of shard_count {count}; at most 65535 shards")
-    if scheme == ShardScheme.REPLICATED and count != 1:
+    if known == ShardScheme.REPLICATED and count != 1:
         raise invalid(f"lane.shard_count is {count}; a replicated lane has 1 shard")
-    if message.part_index > 0xFFFF:
-        raise invalid(f"lane.part_index is {message.part_index}, the limit is 65535")
-    profile = message.part_profile or Part().profile
+    if part_index > 0xFFFF:
+        raise invalid(f"lane.part_index is {part_index}, the limit is 65535")
     if len(profile) != len(Part().profile):
         raise invalid(f"lane.part_profile has {len(profile)} bytes; it is 8, or empty for all")
-    return Lane(message.kv_group, Shard(scheme, index, count), Part(profile, message.part_index))
+    return Lane(kv_group, Shard(known, index, count), Part(profile, part_index))
 
 
 def _lanes(messages: "list[pb.Lane]", limits: Limits) -> tuple[Lane, ...]:

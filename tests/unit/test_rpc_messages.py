@@ -1,0 +1,119 @@
+"""Messages and the core's words: nothing is lost, renamed or renumbered between them."""
+
+import numpy as np
+import pytest
+
+from kvd.clock import NS_PER_MS
+from kvd.core import effects
+from kvd.core.events import Delivery, FetchWanted
+from kvd.errors import ErrorKind, KvdError
+from kvd.limits import Limits
+from kvd.rpc.grpc_call import STATUS
+from kvd.rpc.replies import promise_of, reply_of
+from kvd.rpc.wishes import WISHES, Asker, wish_of
+from kvd.shape import HitRule
+from kvd.types import Dtype, Role, ShardScheme
+from kvd.v1 import kvd_pb2 as pb
+from kvd.wire import FrameKind
+
+LIMITS = Limits()
+ASKER = Asker(request=1, session=2, now_ns=1000, limits=LIMITS)
+
+
+@pytest.mark.parametrize(
+    ("words", "enum", "prefix"),
+    [
+        (ErrorKind, pb.ErrorKind, ""),
+        (Role, pb.Role, "ROLE_"),
+        (Dtype, pb.Dtype, "DTYPE_"),
+        (HitRule, pb.HitRule, "HIT_RULE_"),
+        (ShardScheme, pb.ShardScheme, "SHARD_SCHEME_"),
+        (Delivery, pb.Delivery, "DELIVERY_"),
+        (effects.ReserveState, pb.ReserveState, ""),
+        (effects.SealState, pb.SealState, ""),
+    ],
+    ids=lambda value: getattr(value, "__name__", ""),
+)
+def test_words_have_the_numbers_of_the_messages(words, enum, prefix):
+    known = {name.removeprefix(prefix): value for name, value in enum.items()}
+    known.pop("UNSPECIFIED", None)
+    known = {name: value for name, value in known.items() if not name.endswith("UNSPECIFIED")}
+    assert {word.name: word.value for word in words} == known
+
+
+def test_every_error_kind_has_a_status_of_its_own():
+    assert set(STATUS) == set(ErrorKind) and len(set(STATUS.values())) == len(STATUS)
+
+
+def test_every_request_frame_is_a_wish_or_the_streams_own():
+    own = {FrameKind.BIND, FrameKind.CANCEL, FrameKind.CREDIT}
+    assert set(WISHES) | own == {kind for kind in FrameKind if kind < 64}
+
+
+@pytest.mark.parametrize(
+    ("deadline_ms", "expected_ns"),
+    [
+        (0, LIMITS.deadline_ns),
+        (1, NS_PER_MS),
+        (0xFFFF_FFFF, LIMITS.deadline_ns_max),
+    ],
+)
+def test_deadlines_are_absolute_and_bounded(deadline_ms, expected_ns):
+    request = pb.FetchRequest(
+        lanes=[pb.Lane()], chain=bytes(32), class_count=2, deadline_ms=deadline_ms
+    )
+    wish = wish_of(FrameKind.FETCH, request, ASKER)
+    assert isinstance(wish, FetchWanted) and wish.deadline_ns == 1000 + expected_ns
+
+
+def test_a_seals_columns_are_chunk_major():
+    sizes = np.arange(6, dtype="<u4")
+    roots = np.arange(6, dtype="<u8") + 100
+    request = pb.SealRequest(sizes=sizes.tobytes(), roots=roots.tobytes())
+    wish = wish_of(FrameKind.SEAL, request, ASKER)
+    assert wish.sizes.tolist() == [[0, 1, 2], [3, 4, 5]]
+    assert wish.roots.tolist() == [[100, 101, 102], [103, 104, 105]]
+
+
+def test_a_promises_columns_are_class_major():
+    def column(dtype: str, base: int) -> tuple[np.ndarray, ...]:
+        return tuple(
+            np.arange(count, dtype=dtype) + base + 10 * c for c, count in enumerate((3, 2, 1))
+        )
+
+    lane = effects.LaneColumns(
+        np.arange(3, dtype="<u8"), np.full(3, 9, "<u8"),
+        column("<u4", 100), column("<u8", 200), column("<u4", 300), column("<u8", 400),
+    )  # fmt: skip
+    promise = effects.Promise(5, (3, 2, 1), (lane,), effects.Shortfall.NOT_STORED, 30 * NS_PER_MS)
+    message = promise_of(promise)
+    assert np.frombuffer(message.counts, "<u4").tolist() == [3, 2, 1]
+    assert (message.lease, message.reason, message.lease_ms) == (5, pb.NOT_STORED, 30)
+    for name, dtype, base in (
+        ("slabs", "<u4", 100),
+        ("offsets", "<u8", 200),
+        ("roots", "<u8", 400),
+    ):
+        values = np.frombuffer(getattr(message.lanes[0], name), dtype) - base
+        assert values.tolist() == [0, 1, 2, 10, 11, 20]
+
+
+@pytest.mark.parametrize(
+    ("outcome", "message"),
+    [
+        (effects.KeyspaceGranted(3, b"d"), pb.RegisterKeyspaceReply(keyspace=3, digest=b"d")),
+        (effects.Sealed(np.array([1, 2], np.uint8)), pb.SealReply(states=b"\x01\x02")),
+        (effects.Aborted(), pb.AbortReply()),
+        (effects.Found((1, 0, 0), 7), pb.LookupReply(counts=b"\1\0\0\0" + bytes(8), lease=7)),
+        (effects.FetchDone(8), pb.FetchDone(delivered_bytes=8)),
+        (effects.Released(), pb.ReleaseReply()),
+        (effects.Renewed(5 * NS_PER_MS), pb.RenewReply(lease_ms=5)),
+        (
+            KvdError(ErrorKind.LOST, "gone", 4),
+            pb.Error(kind=pb.LOST, message="gone", retry_after_ms=4),
+        ),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_outcomes_become_their_messages(outcome, message):
+    assert reply_of(outcome) == message

@@ -1,0 +1,106 @@
+"""Who is at the other end, and that their end is noticed once for every session."""
+
+import asyncio
+import os
+import socket
+import subprocess
+import sys
+
+import pytest
+
+from kvd.rpc import peers
+from kvd.rpc.peers import Peer, ProcessWatch, open_pidfd, peer_of
+
+DEADLINE_S = 20.0
+NO_SUCH_OPTION = 9999
+
+
+@pytest.fixture
+def pair():
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    yield ours, theirs
+    ours.close()
+    theirs.close()
+
+
+def sleeper() -> subprocess.Popen:
+    """Return a process that lives until its input ends."""
+    return subprocess.Popen(
+        [sys.executable, "-c", "import sys; sys.stdin.read()"], stdin=subprocess.PIPE
+    )
+
+
+def test_a_peer_is_known_by_pid_and_uid(pair):
+    assert peer_of(pair[0]) == Peer(os.getpid(), os.geteuid())
+
+
+@pytest.mark.parametrize("option", [peers.SO_PEERPIDFD, NO_SUCH_OPTION], ids=["new", "old kernel"])
+def test_a_pidfd_is_of_the_process_that_connected(pair, monkeypatch, option):
+    monkeypatch.setattr(peers, "SO_PEERPIDFD", option)
+    pidfd = open_pidfd(pair[0], peer_of(pair[0]))
+    with open(f"/proc/self/fdinfo/{pidfd}") as info:
+        assert f"Pid:\t{os.getpid()}\n" in info.read()
+    os.close(pidfd)
+
+
+def test_without_the_option_a_peer_that_hung_up_is_not_trusted_by_its_pid(pair, monkeypatch):
+    monkeypatch.setattr(peers, "SO_PEERPIDFD", NO_SUCH_OPTION)
+    peer = peer_of(pair[0])
+    pair[1].close()
+    with pytest.raises(ProcessLookupError):
+        open_pidfd(pair[0], peer)
+
+
+def test_the_end_of_a_process_is_told_for_every_session_of_it():
+    async def main():
+        gone, all_gone = [], asyncio.Event()
+
+        def on_gone(session):
+            gone.append(session)
+            if len(gone) == 3:
+                all_gone.set()
+
+        watch = ProcessWatch(asyncio.get_running_loop(), on_gone)
+        child = sleeper()
+        before = len(os.listdir("/proc/self/fd"))
+        for session in (4, 5, 6):
+            watch.add(Peer(child.pid, 0), os.pidfd_open(child.pid), session)
+        assert len(os.listdir("/proc/self/fd")) == before + 1
+        child.stdin.close()
+        await asyncio.wait_for(all_gone.wait(), DEADLINE_S)
+        assert gone == [4, 5, 6]
+        assert len(os.listdir("/proc/self/fd")) == before - 1  # The pipe, too.
+        child.wait(DEADLINE_S)
+
+    asyncio.run(main())
+
+
+def test_a_pid_of_a_process_that_ended_is_told_before_another_takes_it():
+    async def main():
+        gone = []
+        watch = ProcessWatch(asyncio.get_running_loop(), gone.append)
+        first, second = sleeper(), sleeper()
+        watch.add(Peer(77, 0), os.pidfd_open(first.pid), 1)
+        first.stdin.close()
+        first.wait(DEADLINE_S)
+        # The loop did not run since; the same number now names another process.
+        watch.add(Peer(77, 0), os.pidfd_open(second.pid), 2)
+        assert gone == [1]
+        watch.close()
+        second.stdin.close()
+        second.wait(DEADLINE_S)
+        assert gone == [1]
+
+    asyncio.run(main())
+
+
+def test_processes_of_another_namespace_are_not_taken_for_one():
+    async def main():
+        watch = ProcessWatch(asyncio.get_running_loop(), lambda session: None)
+        before = len(os.listdir("/proc/self/fd"))
+        for session in (1, 2):
+            watch.add(Peer(0, 0), os.pidfd_open(os.getpid()), session)
+        assert len(os.listdir("/proc/self/fd")) == before + 2
+        watch.close()
+
+    asyncio.run(main())
