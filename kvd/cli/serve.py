@@ -2,11 +2,13 @@
 
 import argparse
 import asyncio
+import contextlib
 import ctypes
 import logging
 import os
 import resource
 import signal
+import socket
 import sys
 import traceback
 
@@ -77,8 +79,10 @@ async def _serve(config: ServeConfig) -> None:
                 f"ready on {config.directory}, dram {_human(config.dram_bytes)}, "
                 f"tenants {' '.join(config.tenants)}, pid {os.getpid()}"
             )
+            _notify("READY=1")
             await stop.wait()
             _say("draining")
+            _notify("STOPPING=1")
             await server.stop_accepting()
             await daemon.drain(hurry)
             if hurry.is_set():
@@ -110,6 +114,16 @@ def _start_log() -> None:
 def _log_unhandled(loop: asyncio.AbstractEventLoop, context: dict[str, object]) -> None:
     error = context.get("exception")
     _log.error("%s", context.get("message"), exc_info=error)  # type: ignore[arg-type]
+
+
+def _notify(state: str) -> None:
+    """Tell a service manager that asked for it (sd_notify); one that went away does not matter."""
+    address = os.environ.get("NOTIFY_SOCKET", "")
+    if address:
+        name = "\0" + address[1:] if address.startswith("@") else address
+        manager = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        with manager, contextlib.suppress(OSError):
+            manager.sendto(state.encode(), name)
 
 
 def _say(line: str) -> None:

@@ -86,7 +86,11 @@ class Door:
         self._pending_streams.add(peer)
         self._open_streams.add(peer)
         loop = asyncio.get_running_loop()
-        _, stream = await loop.connect_accepted_socket(peer.make_stream, connection)
+        try:
+            _, stream = await loop.connect_accepted_socket(peer.make_stream, connection)
+        except OSError:
+            peer.closed()
+            raise
         peer.expect(stream, loop)
 
     async def wait_closed(self, seconds: float) -> None:

@@ -6,11 +6,14 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 
+import grpc
 import numpy as np
 import pytest
 
 from kvd.v1 import kvd_pb2 as pb
+from kvd.v1.kvd_pb2_grpc import KvdStub
 from kvd.wire import FrameKind
 from tests.e2e.process import DEADLINE_S, ROOT, Daemon, running
 from tests.e2e.rawclient import (
@@ -62,6 +65,18 @@ def test_other_users_that_may_connect_can_reach_the_sockets(short_directory):
         assert directory.stat().st_mode & 0o777 == 0o755
         assert daemon.tenant.stat().st_mode & 0o777 == 0o755
         assert all((daemon.tenant / name).stat().st_mode & 0o777 == 0o666 for name in SOCKETS)
+
+
+def test_a_service_manager_is_told(short_directory, monkeypatch):
+    manager = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+    manager.bind(str(short_directory / "notify"))
+    manager.settimeout(DEADLINE_S)
+    monkeypatch.setenv("NOTIFY_SOCKET", str(short_directory / "notify"))
+    with running(short_directory / "d") as daemon:
+        assert manager.recv(100) == b"READY=1"
+        daemon.send(signal.SIGINT)
+        assert manager.recv(100) == b"STOPPING=1"
+        assert_stopped(daemon)
 
 
 @pytest.mark.parametrize(
@@ -261,3 +276,58 @@ def test_slabs_leave_descriptors_to_sessions(short_directory):
     with running(short_directory, "--dram", "1GiB", prepare=few_descriptors) as daemon:
         assert "RLIMIT_NOFILE" in daemon.wait_line("slab not made")
         assert lookup_nothing(RawClient(daemon.tenant)) == [0, 0, 0]
+
+
+def test_grpc_survives_the_want_of_descriptors(short_directory):
+    with running(short_directory, prepare=few_descriptors) as daemon:
+        client = RawClient(daemon.tenant)
+        keyspace = register(client, keyspace_message(small_keyspace("few")))
+        request = pb.LookupRequest(keyspace=keyspace, lanes=[pb.Lane()], chain=chain_of(1))
+        metadata = (("authorization", f"Bearer {client.welcome.token}"),)
+        crowd = []
+        for _ in range(60):
+            waiting = socket.socket(socket.AF_UNIX)
+            waiting.connect(str(daemon.tenant / "grpc.sock"))
+            crowd.append(waiting)
+        Channel(daemon.tenant)
+        daemon.wait_line("accepting at")
+        assert lookup_nothing(client) == [0, 0, 0]
+        for waiting in crowd:
+            waiting.close()
+        with grpc.insecure_channel(f"unix:{daemon.tenant / 'grpc.sock'}") as channel:
+            stub = KvdStub(channel)
+            reply = stub.Lookup(request, metadata=metadata, timeout=DEADLINE_S, wait_for_ready=True)
+        assert np.frombuffer(reply.counts, "<u4").tolist() == [0, 0, 0]
+
+
+# ---- forks ----
+
+FORKER = """
+import os, signal, sys
+sys.path.insert(0, {root!r})
+from pathlib import Path
+from tests.e2e.rawclient import *
+client = RawClient(Path({tenant!r}))
+print("in", flush=True)
+if os.fork():
+    os.kill(os.getpid(), signal.SIGKILL)
+sys.stdin.read()
+"""
+
+
+def test_a_forked_child_that_keeps_the_sockets_does_not_keep_the_session(short_directory):
+    with running(short_directory) as daemon:
+        before = daemon.descriptors("socket:")
+        code = FORKER.format(root=str(ROOT), tenant=str(daemon.tenant))
+        parent = subprocess.Popen(
+            [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        assert parent.stdout.readline() == "in\n"
+        parent.wait(DEADLINE_S)
+        # The child lives: its input is open. Yet the daemon lets go of both sockets.
+        deadline = time.monotonic() + DEADLINE_S
+        client = RawClient(daemon.tenant)
+        while daemon.descriptors("socket:") > before + 2:
+            assert time.monotonic() < deadline
+            lookup_nothing(client)
+        parent.stdin.close()
