@@ -59,7 +59,7 @@ void ask_ahead(const kvd_encode_batch& batch, uint64_t i) {
 }
 
 int64_t encode_cell(const kvd_spec& spec, const CellSource& source, const CellRoom& room,
-                    bool wide) {
+                    [[maybe_unused]] bool wide) {
     if (spec.kind == KVD_RAW) return -1;
 #if defined(KVD_HAVE_AVX2)
     if (wide && avx2_takes(spec)) return encode_cell_avx2(spec, source, room);
@@ -68,7 +68,7 @@ int64_t encode_cell(const kvd_spec& spec, const CellSource& source, const CellRo
 }
 
 bool decode_cell(const kvd_spec& spec, const CellStrings& strings, const CellTarget& target,
-                 uint32_t planes, bool wide) {
+                 uint32_t planes, [[maybe_unused]] bool wide) {
 #if defined(KVD_HAVE_AVX2)
     if (wide && avx2_takes(spec)) return decode_cell_avx2(spec, strings, target, planes);
 #endif
@@ -140,7 +140,7 @@ KVD_EXPORT uint32_t kvd_abi(void) { return KVD_ABI; }
 KVD_EXPORT const char* kvd_path(void) { return wide_machine() ? "avx2" : "portable"; }
 
 KVD_EXPORT uint64_t kvd_encode_cells(const kvd_encode_batch* batch) {
-    const FloatGuard guard;
+    [[maybe_unused]] const FloatGuard guard;
     const bool wide = batch->path == KVD_BEST && wide_machine();
     const uint64_t count = batch->count;
     uint64_t at[3];
@@ -181,7 +181,7 @@ KVD_EXPORT uint64_t kvd_encode_cells(const kvd_encode_batch* batch) {
 }
 
 KVD_EXPORT uint64_t kvd_decode_cells(const kvd_decode_batch* batch) {
-    const FloatGuard guard;
+    [[maybe_unused]] const FloatGuard guard;
     const bool wide = batch->path == KVD_BEST && wide_machine();
     const Way way = {wide, wide && outgrows_caches(*batch)};
     uint64_t malformed = 0;

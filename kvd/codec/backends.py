@@ -28,12 +28,12 @@ REFERENCE = Backend(
 _in_use: list[Backend] = []
 
 
-def _native(library: native.Library, path: int) -> Backend:
+def _native(name: str, kernels: native.Kernels) -> Backend:
     return Backend(
-        "native" if path == native.BEST else "portable",
-        partial(native.encode, library, path),
-        partial(native.decode, library, path),
-        partial(native.checksum, library),
+        name,
+        partial(native.encode, kernels),
+        partial(native.decode, kernels),
+        partial(native.checksum, kernels),
     )
 
 
@@ -52,7 +52,8 @@ def use_backend(name: str) -> None:
         return
     library = native.load().library
     assert library is not None
-    _in_use[:] = [_native(library, native.BEST if name == "native" else native.PORTABLE)]
+    path = native.BEST if name == "native" else native.PORTABLE
+    _in_use[:] = [_native(name, native.Kernels(library, path))]
 
 
 def chosen() -> Backend:

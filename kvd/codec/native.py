@@ -54,6 +54,14 @@ class Library:
 
 
 @dataclass(frozen=True, slots=True)
+class Kernels:
+    """A library and which of its paths to take: BEST or PORTABLE."""
+
+    library: Library
+    path: int
+
+
+@dataclass(frozen=True, slots=True)
 class Loaded:
     """A library, or the problem that kept it from loading."""
 
@@ -110,8 +118,7 @@ def _address(column: np.ndarray | None) -> int:
 
 
 def encode(
-    library: Library,
-    path: int,
+    kernels: Kernels,
     specs: Sequence[CellSpec],
     spec_index: np.ndarray,
     sources: Places,
@@ -122,19 +129,18 @@ def encode(
     start = encoded.ends.copy()
     batch = _EncodeBatch(
         specs=_address(table), spec_index=_address(spec_index), sources=_address(sources[0]),
-        token_strides=_address(sources[1]), count=len(spec_index), path=path,
+        token_strides=_address(sources[1]), count=len(spec_index), path=kernels.path,
         out=_THREE(*(_address(buffer) for buffer in buffers)),
         capacity=_THREE(*(len(buffer) for buffer in buffers)), start=_THREE(*start.tolist()),
         offsets=_address(encoded.offsets), lengths=_address(encoded.lengths),
         raw=_address(encoded.raw), ends=_address(encoded.ends),
     )  # fmt: skip
-    coded = library.encode_cells(ctypes.byref(batch))
+    coded = kernels.library.encode_cells(ctypes.byref(batch))
     assert coded == len(spec_index), (coded, len(spec_index))
 
 
 def decode(
-    library: Library,
-    path: int,
+    kernels: Kernels,
     specs: Sequence[CellSpec],
     cells: "CellColumns",
     targets: Places,
@@ -147,15 +153,16 @@ def decode(
         specs=_address(table), spec_index=_address(cells.spec_index),
         strings=_THREE(*(_address(column) for column in strings)),
         lengths=_address(cells.lengths), raw=_address(cells.raw), targets=_address(targets[0]),
-        token_strides=_address(targets[1]), count=cells.count, planes=planes, path=path,
+        token_strides=_address(targets[1]), count=cells.count, planes=planes, path=kernels.path,
         malformed=_address(malformed),
     )  # fmt: skip
-    count = library.decode_cells(ctypes.byref(batch))
+    count = kernels.library.decode_cells(ctypes.byref(batch))
     assert count == int(malformed.sum())
     return malformed
 
 
-def checksum(library: Library, base: int, offsets: np.ndarray, lengths: np.ndarray) -> np.ndarray:
+def checksum(kernels: Kernels, base: int, offsets: np.ndarray, lengths: np.ndarray) -> np.ndarray:
     sums = np.zeros(len(offsets), np.uint64)
-    library.checksum_cells(base, _address(offsets), _address(lengths), len(offsets), _address(sums))
+    addresses = (_address(offsets), _address(lengths), len(offsets), _address(sums))
+    kernels.library.checksum_cells(base, *addresses)
     return sums
