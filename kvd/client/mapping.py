@@ -25,6 +25,7 @@ for _name, _arguments in (("munmap", 2), ("madvise", 3), ("mprotect", 3)):
 _MAP_FAILED = ctypes.c_void_p(-1).value
 _F_GET_SEALS = 1034
 _F_SEAL_SHRINK = 2
+_MADV_POPULATE_WRITE = 23
 
 
 class Mapping:
@@ -54,6 +55,10 @@ class Mapping:
     def make_readonly(self) -> None:
         """Give up writing, at the same address; readers of it go on."""
         _call("mprotect", self.address, self.size, mmap.PROT_READ)
+
+    def populate(self, offset: int, size: int) -> None:
+        """Make pages present for writing; a kernel that cannot (before 5.14) faults later."""
+        _libc.madvise(self.address + offset, size, _MADV_POPULATE_WRITE)
 
     def head(self, size: int) -> bytes:
         assert size <= self.size

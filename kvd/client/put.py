@@ -30,7 +30,7 @@ _CLOCK = MonotonicClock()
 
 SCRATCH_BYTES = 16 * MIB  # Encoded at once: stays in a large cache until it is copied.
 _RESERVED_BYTES_MAX = 64 * MIB  # At once, so that a slow put holds little that others could use.
-_LAID_BYTES = 4 * MIB  # Between two seals.
+_LAID_BYTES = 16 * MIB  # Between two seals.
 _GROWING_PAUSE_S = 0.05
 _COLLECT_SECONDS_MIN = 0.2  # For the answers of seals that are on their way at the deadline.
 
@@ -172,7 +172,8 @@ class Put:
         groups = reservation.groups(prepared.sizes[begin:], _LAID_BYTES)
         done = False
         try:
-            reservation.find_slabs(self._thread, self._session, self._left_s())
+            wanted = prepared.sizes[begin : begin + reservation.admitted]
+            reservation.find_slabs(self._thread, self._session, wanted, self._left_s())
             for group in groups:
                 sizes = prepared.sizes[begin + group.start : begin + group.stop]
                 roots = self._lay(prepared, begin, at, (reservation, group))
@@ -192,15 +193,13 @@ class Put:
     ) -> np.ndarray:
         """Write a group of chunks at its places; return their roots u64[n, 3]."""
         reservation, group = what
-        sizes = prepared.sizes[begin + group.start : begin + group.stop]
-        starts = range(at + group.start, at + group.stop)
         keys = [
             chunk_key(self._digest, self._chain[i * DIGEST_BYTES : (i + 1) * DIGEST_BYTES])
-            for i in starts
+            for i in range(at + group.start, at + group.stop)
         ]
         names = (self._scope.lane, keys, reservation.generation)
         part = slice(begin + group.start, begin + group.stop)
-        with reservation.writing(group, sizes) as places:
+        with reservation.writing(group) as places:
             return lay(prepared, part, places, names)
 
     def _seal(

@@ -38,6 +38,7 @@ class Reservation:
         self._open = (self._states[: self.admitted] != pb.HAVE).tolist()
         if any(self._open) != (self.number != 0):
             raise garbage(f"reservation {self.number} of {sum(self._open)} chunks")
+        self._places = np.zeros(shape, np.uint64)
         self._slabs: dict[int, Slab] = {}
 
     @property
@@ -59,33 +60,40 @@ class Reservation:
             groups.append(slice(begin, self.admitted))
         return groups
 
-    def find_slabs(self, thread: IoThread, session: Session, timeout_s: float) -> None:
-        """Wait for the slabs named; raise KvdError when one does not come."""
-        numbers = np.unique(self._names[: self.admitted][self._open]).tolist()
-        thread.call(self._find(session, numbers, min(timeout_s, _SLAB_SECONDS)))
+    def find_slabs(
+        self, thread: IoThread, session: Session, sizes: np.ndarray, timeout_s: float
+    ) -> None:
+        """Wait for the slabs named and make their places ready; `sizes` u32[admitted, 3].
 
-    async def _find(self, session: Session, numbers: list[int], timeout_s: float) -> None:
+        Raise KvdError when one does not come, or a place lies outside.
+        """
+        names = np.unique(self._names[: self.admitted][self._open]).tolist()
+        thread.call(self._find(session, names, min(timeout_s, _SLAB_SECONDS)))
+        is_open = np.zeros(len(self._names), np.bool_)
+        is_open[: self.admitted] = self._open
+        for name, slab in self._slabs.items():
+            here = (self._names == name) & is_open[:, None]
+            offsets, lengths = self._offsets[here], sizes[here[: self.admitted]]
+            size = np.uint64(slab.size)
+            if (lengths > size - np.minimum(offsets, size)).any():
+                raise garbage(f"a place outside of slab {name} of {slab.size} bytes")
+            slab.populate(offsets, lengths)
+            self._places[here] = offsets + np.uint64(slab.address)
+
+    async def _find(self, session: Session, names: list[int], timeout_s: float) -> None:
         deadline = asyncio.get_running_loop().time() + timeout_s
-        for number in numbers:
-            self._slabs[number] = await session.slabs.get(number, deadline, writable=True)
+        for name in names:
+            self._slabs[name] = await session.slabs.get(name, deadline, writable=True)
 
     @contextlib.contextmanager
-    def writing(self, group: slice, sizes: np.ndarray) -> Iterator[np.ndarray]:
+    def writing(self, group: slice) -> Iterator[np.ndarray]:
         """Yield addresses u64[n, 3] of a group's places, which may be written meanwhile."""
-        names, offsets = self._names[group], self._offsets[group]
-        places = np.empty(names.shape, np.uint64)
         with contextlib.ExitStack() as writes:
-            for number in np.unique(names).tolist():
-                slab = self._slabs[number]
-                here = names == number
-                room = np.uint64(slab.size) - np.minimum(offsets[here], np.uint64(slab.size))
-                if (sizes[here] > room).any():
-                    raise garbage(f"a place outside of slab {number} of {slab.size} bytes")
+            for name, slab in self._slabs.items():
                 if not slab.begin_write():
-                    raise KvdError(ErrorKind.UNAVAILABLE, f"slab {number} was asked back")
+                    raise KvdError(ErrorKind.UNAVAILABLE, f"slab {name} was asked back")
                 writes.callback(slab.end_write)
-                places[here] = offsets[here] + np.uint64(slab.address)
-            yield places
+            yield self._places[group]
 
     def detach_again(self, session: Session) -> None:
         """Say of slabs asked back meanwhile that they are free, which counted for nothing before.

@@ -11,8 +11,13 @@ import resource
 import threading
 from collections.abc import Callable
 
+import numpy as np
+
 from kvd.client.mapping import Mapping
 from kvd.errors import ErrorKind, KvdError
+from kvd.limits import MIB
+
+_POPULATED_BYTES = 2 * MIB
 
 Answer = Callable[[int], None]  # Tells the daemon that the slab of this number is detached.
 
@@ -20,7 +25,9 @@ Answer = Callable[[int], None]  # Tells the daemon that the slab of this number 
 class Slab:
     """One mapped slab. Whoever holds it holds the mapping."""
 
-    __slots__ = ("address", "size", "mapping", "writable", "_lock", "_writers", "_on_idle")
+    __slots__ = (
+        "address", "size", "mapping", "writable", "_lock", "_writers", "_on_idle", "_populated",
+    )  # fmt: skip
 
     def __init__(self, mapping: Mapping, writable: bool) -> None:
         self.mapping, self.address, self.size = mapping, mapping.address, mapping.size
@@ -28,6 +35,23 @@ class Slab:
         self._lock = threading.Lock()
         self._writers = 0
         self._on_idle: Callable[[], None] | None = None
+        self._populated = np.zeros(-(-self.size // _POPULATED_BYTES), np.bool_)
+
+    def populate(self, offsets: np.ndarray, sizes: np.ndarray) -> None:
+        """Enter the pages of places that are about to be written, the first time they are.
+
+        A fault for every page costs more than writing it; this costs half, once.
+        """
+        first = offsets // np.uint64(_POPULATED_BYTES)
+        last = (offsets + sizes - np.uint64(1)) // np.uint64(_POPULATED_BYTES)
+        wanted = np.zeros(len(self._populated) + 1, np.int64)
+        np.add.at(wanted, first, 1)
+        np.add.at(wanted, last + np.uint64(1), -1)
+        fresh = (np.cumsum(wanted)[:-1] > 0) & ~self._populated
+        for block in np.flatnonzero(fresh).tolist():
+            begin = block * _POPULATED_BYTES
+            self.mapping.populate(begin, min(_POPULATED_BYTES, self.size - begin))
+        self._populated |= fresh
 
     def begin_write(self) -> bool:
         """Return whether it may be written; if so, `end_write` must follow."""

@@ -15,13 +15,15 @@ from kvd.codec import (
     CodecProfile,
     EncodedCells,
     cell_specs,
-    checksum_cells,
     encode_cells,
     strip_bytes_max,
 )
+from kvd.codec.copying import StripCopies, copy_strips
 from kvd.format.strip import pack_table, padded, table_bytes
 from kvd.shape import CellGrid
 from kvd.types import CLASS_COUNT, Lane, PlaneClass
+
+_CLASSES = tuple(PlaneClass)
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,27 +116,29 @@ def lay(
     `names` are lane, chunk keys of these chunks, and generation.
     """
     lane, keys, generation = names
-    homes, sizes = prepared.addresses[part], prepared.sizes[part]
     offsets, lengths = prepared.offsets[part], prepared.lengths[part]
     count, _, cells = offsets.shape
-    strings = homes[:, :, None] + offsets
-    sums = checksum_cells(0, strings.reshape(-1), lengths.reshape(-1))
+    strips = count * CLASS_COUNT
+    offsets, lengths = offsets.reshape(strips, cells), lengths.reshape(strips, cells)
+    copies = StripCopies(
+        prepared.addresses[part].reshape(-1),
+        places.reshape(-1),
+        prepared.sizes[part].reshape(-1).astype(np.uint64),
+        offsets,
+        lengths,
+    )
+    sums = copy_strips(copies)
     raw = np.repeat(prepared.raw[part, None, :], CLASS_COUNT, axis=1)
-    tables = pack_table(offsets.reshape(-1), lengths.reshape(-1), raw.reshape(-1), sums)
-    heads = tables.view(np.uint8).reshape(count * CLASS_COUNT, -1)
-    head = heads.shape[1]
-    strips = zip(places.reshape(-1).tolist(), homes.reshape(-1).tolist(), strict=True)
-    address = heads.ctypes.data
-    for index, ((place, home), size) in enumerate(
-        zip(strips, sizes.reshape(-1).tolist(), strict=True)
-    ):
-        ctypes.memmove(place, address + index * head, head)
-        ctypes.memmove(place + head, home + head, size - head)
-    profile = prepared.profile.id
+    tables = pack_table(offsets.reshape(-1), lengths.reshape(-1), raw.reshape(-1), sums.reshape(-1))
+    heads = tables.view(np.uint8).reshape(strips, -1)
+    size, address = heads.shape[1], heads.ctypes.data
+    for at, place in enumerate(copies.targets.tolist()):
+        ctypes.memmove(place, address + at * size, size)
+    number = prepared.profile.id
     roots = [
         strip_root(
-            keys[i // CLASS_COUNT], lane, PlaneClass(i % CLASS_COUNT), generation, profile, h
+            keys[at // CLASS_COUNT], lane, _CLASSES[at % CLASS_COUNT], generation, number, head
         )
-        for i, h in enumerate(heads)
+        for at, head in enumerate(heads)
     ]
     return np.array(roots, np.uint64).reshape(count, CLASS_COUNT)
