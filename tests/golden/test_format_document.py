@@ -2,6 +2,7 @@
 
 import hashlib
 import struct
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,6 +12,9 @@ from kvd import limits
 from kvd.checksum import strip_root
 from kvd.codec import EXACT, PROFILES, layout, profile
 from kvd.codec.layout import GROUP_DEFAULT, Grouping
+from kvd.core.events import KeyspaceWanted
+from kvd.core.keyspaces import on_keyspace
+from kvd.core.state import CoreConfig, Session, new_state
 from kvd.errors import KvdError
 from kvd.format.strip import LENGTH_MASK, RAW_FLAG, TABLE_ENTRY
 from kvd.identity import CHAIN_START, KVD_CHAIN, Keyspace, chain_digests, chunk_key, keyspace_digest
@@ -149,11 +153,25 @@ def _shape(what: str, count: int) -> BlockShape:
     return BlockShape((group,) * number["kv groups"])
 
 
+def registered(chunk_tokens: int) -> bool:
+    """Return whether the daemon takes a keyspace of such chunks."""
+    state = new_state(CoreConfig(limits.GIB), 1)
+    state.sessions[1] = Session(1, TENANT)
+    try:
+        on_keyspace(state, KeyspaceWanted(1, 1, replace(KEYSPACE, chunk_tokens=chunk_tokens)))
+    except KvdError:
+        return False
+    return True
+
+
 def test_bounds():
     said = {row[0]: (int(row[1]), int(row[2])) for row in document.table("| what | least | most |")}
     assert said.pop("length of a string") == (0, int(LENGTH_MASK))
     assert said.pop("cells of a strip") == (1, limits.Limits().cells_per_strip_max)
-    assert said.pop("tokens of a chunk") == (1, 65_536)
+    least, most = said.pop("tokens of a chunk")
+    assert [registered(count) for count in (least - 1, least, most, most + 1)] == [
+        False, True, True, False,
+    ]  # fmt: skip
     for text, (least, most) in said.items():
         what = next(w for w in ("kv groups", "layers", "tensors", "heads", "width") if w in text)
         for count in (least, most):
