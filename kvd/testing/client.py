@@ -1,0 +1,208 @@
+"""One process of the simulated world with one session: puts, fetches, and dies in many ways.
+
+Holds what a client knows: its handles, its mappings, and whether it may write them. A process
+may live on after its session, with all its mappings.
+"""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from kvd.clock import NS_PER_MS
+from kvd.core.effects import KeyspaceGranted, Outcome, Promise
+from kvd.core.events import (
+    Delivery,
+    KeyspaceWanted,
+    ProcessGone,
+    ReleaseWanted,
+    SessionEnded,
+    SessionOpened,
+    SlabDetached,
+)
+from kvd.core.index import Tree
+from kvd.errors import ErrorKind, KvdError
+from kvd.limits import DIGEST_BYTES
+from kvd.testing.oracles import Wish, require
+from kvd.testing.putting import Prefix, Put
+from kvd.testing.reading import Fetch
+from kvd.types import Lane
+
+if TYPE_CHECKING:
+    from kvd.testing.world import World
+
+
+class Client:
+    def __init__(self, world: "World", session: int, tenant: str) -> None:
+        self.world, self.session, self.tenant = world, session, tenant
+        self.alive, self.open = True, True
+        self.mapped: dict[int, np.ndarray] = {}
+        self.writable: set[int] = set()
+        self.handles: dict[int, int] = {}
+        self.digests: dict[int, bytes] = {}
+        self.fetches: list[Fetch] = []
+        world.tell(SessionOpened(session, tenant))
+        self._register(0)
+        if world.rng.random() < 0.5:
+            self._register(1)
+
+    # ---- what it does ----
+
+    def act(self) -> None:
+        """Do one thing, and see to the next."""
+        if not self.open or self.world.stopped:
+            return
+        rng = self.world.rng
+        deeds: dict[Callable[[], object], int] = {
+            self._put: 34,
+            self._fetch_mapped: 24,
+            self._fetch_bytes: 14,
+            self._fetch_many: 2,
+            self._look_up: 10,
+            self._register_more: 1,
+            self._end_session: 1,
+            self._die: 1,
+        }
+        if self.handles:
+            rng.choices(tuple(deeds), tuple(deeds.values()))[0]()
+        self.world.after(rng.choice((2, 10, 50, 250)) * NS_PER_MS, self.act)
+
+    def _put(self) -> None:
+        Put(self)
+
+    def _fetch_mapped(self) -> None:
+        Fetch(self, Delivery.MAP).start()
+
+    def _fetch_bytes(self) -> None:
+        Fetch(self, Delivery.BYTES).start()
+
+    def _fetch_many(self) -> None:
+        for _ in range(5):
+            self._fetch_bytes()
+
+    def _look_up(self) -> None:
+        Fetch(self, self.world.rng.choice(tuple(Delivery))).look_up()
+
+    def _register_more(self) -> None:
+        self._register(self.world.rng.randrange(len(self.world.keyspaces)))
+
+    def _end_session(self) -> None:
+        """Lose the sockets; the process lingers, for a while or to the end of the world."""
+        self.world.saw("a session ended while its process lives")
+        self._close()
+        self.world.tell(SessionEnded(self.session))
+        if self.world.rng.random() < 0.7:
+            self.world.after(self.world.rng.choice((50, 800, 5000)) * NS_PER_MS, self._die)
+
+    def _die(self) -> None:
+        if self.alive:
+            if self.open and not self.world.stopped:
+                self.world.saw("a process gone at once")
+            self._close()
+            self.alive = False
+            self.world.tell(ProcessGone(self.session))
+
+    def stop(self, *, gone: bool) -> None:
+        """End the session, and the process as well if `gone`."""
+        if gone:
+            self._die()
+        elif self.open:
+            self._close()
+            self.world.tell(SessionEnded(self.session))
+
+    def _close(self) -> None:
+        self.open = False
+        self.world.wishes.void(self.session)
+
+    # ---- what it asks ----
+
+    def ask(
+        self,
+        make: Callable[[int], object],
+        on_answer: Callable[[Outcome], None],
+        on_promise: Callable[[Promise], None] | None = None,
+        note: Callable[[Outcome], None] | None = None,
+        at_least: tuple[int, int, int] = (0, 0, 0),
+    ) -> int:
+        """Ask a question under a new request id, and return the id."""
+        self.world.request += 1
+        event = make(self.world.request)
+        deadline_ns = getattr(event, "deadline_ns", self.world.now_ns + 1)
+        wish = Wish(event, on_answer, on_promise, note, at_least, deadline_ns)
+        self.world.wishes.open[event.request] = wish
+        self.world.tell(event)
+        return event.request
+
+    def _register(self, keyspace: int) -> None:
+        def note(outcome: Outcome) -> None:
+            if isinstance(outcome, KeyspaceGranted):
+                self.handles[keyspace] = outcome.keyspace
+                self.digests[keyspace] = outcome.digest
+
+        fields = self.world.keyspaces[keyspace]
+        self.ask(lambda request: KeyspaceWanted(request, self.session, fields), note)
+
+    def release(
+        self, lease: int, fetch: Fetch | None = None, corrupt: list[int] | tuple[int, ...] = ()
+    ) -> None:
+        def note(outcome: Outcome) -> None:
+            if isinstance(outcome, KvdError):
+                require(outcome.kind == ErrorKind.LOST, f"a release: {outcome}")
+                self.world.saw("a release twice")
+            elif fetch is not None:
+                fetch.note_reported(outcome, corrupt)
+
+        words = np.array(corrupt, np.uint32)
+        self.ask(
+            lambda request: ReleaseWanted(request, self.session, lease, words),
+            lambda outcome: None,
+            note=note,
+        )
+
+    def choose_prefix(self) -> Prefix:
+        """Return a keyspace that it has, the beginning of a document, and lanes."""
+        rng, world = self.world.rng, self.world
+        keyspace = rng.choice(sorted(self.handles))
+        document = world.documents[min(rng.randrange(len(world.documents)) for _ in range(2))]
+        count = len(document) // DIGEST_BYTES
+        chain = document[: rng.randint(1 + count // 2, count) * DIGEST_BYTES]
+        lanes = list(world.lanes)
+        rng.shuffle(lanes)
+        return keyspace, chain, tuple(lanes[: rng.choice((1, 1, 2))])
+
+    def tree_of(self, keyspace: int, lane: Lane) -> Tree:
+        return self.world.state.index.trees_by_key[self.digests[keyspace], lane]
+
+    # ---- what it is told ----
+
+    def on_slab(self, slab: int, *, writable: bool) -> None:
+        self.mapped[slab] = self.world.memory.slabs[slab]
+        if writable:
+            if slab in self.mapped and slab not in self.writable:
+                self.world.saw("a slab given again for writing")
+            self.writable.add(slab)
+
+    def on_drop(self, slab: int) -> None:
+        """Unmap; who still reads or writes there holds the mapping."""
+        self.mapped.pop(slab, None)
+        self.writable.discard(slab)
+
+    def on_recall(self, slab: int) -> None:
+        """Give the slab back soon, too late, or not at all."""
+        rng = self.world.rng
+        if rng.random() < 0.8:
+            delay_ms = rng.choice((1, 50, 2 * self.world.limits.recall_ns // NS_PER_MS))
+            self.world.after(delay_ms * NS_PER_MS, lambda: self.detach(slab))
+
+    def detach(self, slab: int) -> None:
+        """Make the mapping read-only, then say so; the word may take its time."""
+        if self.open:
+            self.writable.discard(slab)
+            self.world.after(
+                self.world.rng.choice((1, 30)) * NS_PER_MS,
+                lambda: self.open and self.world.tell(SlabDetached(self.session, slab)),
+            )
+
+    def on_lease_lost(self, lease: int) -> None:
+        if any(fetch.lease == lease for fetch in self.fetches):
+            self.world.saw("a lease lost during a read")

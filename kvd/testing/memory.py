@@ -1,0 +1,108 @@
+"""Slabs of the simulated world: real memory, in which every word names its origin.
+
+One word (u64) stands for one sector. It says which fill wrote it (a chunk under a generation),
+which class and which sector, so that a wrong byte tells where it came from.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from kvd.limits import PAGE_BYTES
+from kvd.types import CLASS_COUNT, Lane, PlaneClass
+
+SECTOR_BYTES = 1024
+SECTORS_PER_PAGE = PAGE_BYTES // SECTOR_BYTES
+POISON = np.uint64(0xEEEE_EEEE_EEEE_EEEE)
+
+
+@dataclass(slots=True)
+class Fill:
+    """One chunk as one put writes it. `sealed` once the core said so; `reported` as corrupt."""
+
+    id: int
+    tenant: str
+    keyspace: bytes
+    lane: Lane
+    chain: bytes
+    generation: int
+    sizes: tuple[int, ...]
+    written: int = 0  # Strips that are completely written, in order of class.
+    sealed: bool = False
+    reported: bool = False
+
+    def root(self, plane_class: int) -> int:
+        return self.id << 8 | plane_class
+
+    def words(self, plane_class: int, begin: int, end: int) -> np.ndarray:
+        """Return what sectors `[begin, end)` of one of its strips must hold."""
+        first = self.id << 24 | plane_class << 20
+        return np.arange(first + begin, first + end, dtype=np.uint64)
+
+
+class Memory:
+    """All slabs ever made, and all fills ever begun."""
+
+    def __init__(self) -> None:
+        self.slabs: dict[int, np.ndarray] = {}
+        self.fills: list[Fill] = []
+        self._by_place: dict[tuple[int, bytes], Fill] = {}
+        self.tenants: dict[int, set[str]] = {}  # Who was given which slab.
+
+    def create(self, slab: int, size: int) -> None:
+        assert slab not in self.slabs, "slab numbers are not used again"
+        self.slabs[slab] = np.full(size // SECTOR_BYTES, POISON)
+        self.tenants[slab] = set()
+
+    def begin_fill(self, owner: tuple[str, bytes, Lane], chain: bytes, generation: int) -> Fill:
+        tenant, keyspace, lane = owner
+        fill = Fill(len(self.fills) + 1, tenant, keyspace, lane, chain, generation, ())
+        self.fills.append(fill)
+        assert (generation, chain) not in self._by_place, "I2: a generation was given twice"
+        self._by_place[generation, chain] = fill
+        return fill
+
+    def find_fill(self, generation: int, chain: bytes) -> Fill | None:
+        return self._by_place.get((generation, chain))
+
+    def origin(self, word: int) -> str:
+        """Say in words who wrote a sector."""
+        number = word >> 24
+        if word == int(POISON) or not 0 < number <= len(self.fills):
+            return "never written memory"
+        fill = self.fills[number - 1]
+        plane_class = PlaneClass(word >> 20 & 0xF)
+        return (
+            f"sector {word & 0xFFFFF} of {plane_class.name} of chunk {fill.chain[:4].hex()} "
+            f"of generation {fill.generation} of tenant {fill.tenant}"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Strip:
+    """A strip as one process sees it: through its own mapping, which outlives the slab."""
+
+    slab: int
+    mapping: np.ndarray
+    offset: int
+    size: int
+    fill: Fill
+    plane_class: int
+
+    @property
+    def sectors(self) -> int:
+        return self.size // SECTOR_BYTES
+
+    def write(self, begin: int, end: int) -> None:
+        at = self.offset // SECTOR_BYTES
+        self.mapping[at + begin : at + end] = self.fill.words(self.plane_class, begin, end)
+
+    def wrong_word(self) -> int | None:
+        """Return the first word that is not what the strip's fill wrote, or None."""
+        at = self.offset // SECTOR_BYTES
+        found = self.mapping[at : at + self.sectors]
+        wrong = np.flatnonzero(found != self.fill.words(self.plane_class, 0, self.sectors))
+        return int(found[wrong[0]]) if len(wrong) else None
+
+
+assert CLASS_COUNT <= 16  # Four bits of a word name the class.

@@ -1,0 +1,254 @@
+"""One put of the simulated world: reserve, fill piece by piece, seal in parts, or go wrong.
+
+The process writes on for as long as it lives and has not said that it stopped, whatever became of
+its session: a zombie's writes must do no harm.
+"""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from kvd.clock import NS_PER_MS
+from kvd.core.effects import (
+    Aborted,
+    NotAdmitted,
+    Outcome,
+    ReserveState,
+    Sealed,
+    SealState,
+)
+from kvd.core.events import AbortWanted, ReserveWanted, SealWanted
+from kvd.core.index import NO_ROW
+from kvd.errors import ErrorKind, KvdError
+from kvd.limits import DIGEST_BYTES, PAGE_BYTES
+from kvd.testing.memory import Fill, Strip
+from kvd.testing.oracles import require
+from kvd.types import CLASS_COUNT, Extent, Lane
+
+if TYPE_CHECKING:
+    from kvd.testing.client import Client
+
+Prefix = tuple[int, bytes, tuple[Lane, ...]]  # Keyspace, chain, lanes.
+FATES = {"seal": 60, "skip": 6, "abort": 8, "early end": 6, "stall": 14, "leave open": 6}
+REWRITES = 20  # By a zombie, of places it was once given.
+
+
+class Put:
+    def __init__(self, client: "Client", where: Prefix | None = None) -> None:
+        self.client, self.world = client, client.world
+        rng = self.world.rng
+        self.fate = rng.choices(tuple(FATES), tuple(FATES.values()))[0]
+        self.keyspace, self._prefix, lanes = where or client.choose_prefix()
+        self.lane = lanes[0]
+        count = len(self._prefix) // DIGEST_BYTES
+        self._first = rng.randrange(count) if rng.random() < 0.2 else 0
+        self.chain = self._prefix[self._first * DIGEST_BYTES :]
+        parent = self._prefix[: self._first * DIGEST_BYTES][-DIGEST_BYTES:]
+        pages = [rng.choices((1, 2, 3), (6, 3, 1), k=CLASS_COUNT) for _ in range(self.count)]
+        self._reserved = np.array(pages, np.uint32) * PAGE_BYTES
+        self.finished = False  # The client said that it writes no more.
+        self.reservation = 0
+        self._fills: dict[int, Fill] = {}
+        self._strips: dict[int, list[Strip]] = {}
+        self._replaces: set[int] = set()
+        self._sealed = 0  # Chunks up to here were asked to be sealed.
+        self._in_order, self._stalled, self._rewrites = True, False, 0
+        self._half = False  # Of the strip that is being written.
+        self._progress_ns = self.world.now_ns
+        handle, session = client.handles[self.keyspace], client.session
+        client.ask(
+            lambda request: ReserveWanted(
+                request, session, handle, self.lane, parent, self.chain, self._reserved
+            ),
+            self._on_reserved,
+            note=self._note_reserved,
+        )
+
+    @property
+    def count(self) -> int:
+        return len(self.chain) // DIGEST_BYTES
+
+    def digest(self, chunk: int) -> bytes:
+        return self.chain[chunk * DIGEST_BYTES : (chunk + 1) * DIGEST_BYTES]
+
+    def _note_reserved(self, outcome: Outcome) -> None:
+        """Record what was given at the very step, before any other event."""
+        if isinstance(outcome, KvdError):
+            return
+        rng, world = self.world.rng, self.world
+        states = outcome.states.tolist()
+        refused = [state == ReserveState.NOT_ADMITTED for state in states]
+        require(refused == sorted(refused), f"a place behind a refused chunk: {states}")
+        require(any(refused) == (outcome.reason != NotAdmitted.NONE), "a refusal without a reason")
+        index, tree = world.state.index, self.client.tree_of(self.keyspace, self.lane)
+        for chunk, state in enumerate(states):
+            row = tree.rows.get(self.digest(chunk), NO_ROW)
+            if state == ReserveState.HAVE:
+                require(row != NO_ROW and index.complete(row), f"chunk {chunk} is not had")
+            if state not in (ReserveState.RESERVED, ReserveState.REPLACE):
+                continue
+            owner = (self.client.tenant, self.client.digests[self.keyspace], self.lane)
+            fill = world.memory.begin_fill(owner, self.digest(chunk), outcome.generation)
+            cut = rng.randint(0, 1) if rng.random() < 0.4 else 0
+            sizes = np.maximum(self._reserved[chunk] - cut * PAGE_BYTES, PAGE_BYTES)
+            fill.sizes = tuple(sizes.tolist())
+            self._fills[chunk] = fill
+            if state == ReserveState.REPLACE:
+                self._replaces.add(chunk)
+
+    def _on_reserved(self, outcome: Outcome) -> None:
+        if isinstance(outcome, KvdError) or not outcome.reservation:
+            return
+        self.reservation = outcome.reservation
+        for chunk, fill in self._fills.items():
+            places = zip(outcome.slabs[chunk], outcome.offsets[chunk], fill.sizes, strict=True)
+            strips = []
+            for c, (slab, offset, size) in enumerate(places):
+                mapping = self.client.mapped.get(int(slab))
+                require(mapping is not None, f"slab {slab} is to be filled but was not given")
+                strips.append(Strip(int(slab), mapping, int(offset), size, fill, c))
+            self._strips[chunk] = strips
+        if self.fate == "leave open":
+            self.world.saw("a reservation left open")
+        self._wait()
+
+    def _wait(self) -> None:
+        rng, delay_ms = self.world.rng, self.world.rng.choice((1, 5, 40))
+        if self.fate == "stall" and not self._stalled and rng.random() < 0.5:
+            self._stalled = True
+            delay_ms = self.world.limits.reservation_ttl_ns // NS_PER_MS + 600
+        self.world.after(delay_ms * NS_PER_MS, self._work)
+
+    def _work(self) -> None:
+        if not self.client.alive or self.finished:
+            return
+        if not self.client.open:
+            self._haunt()
+            return
+        lost = {s.slab for strips in self._strips.values() for s in strips} - self.client.writable
+        if lost:
+            # Detached meanwhile, as the daemon seems not to know: nothing can be written there.
+            self._abort()
+            for slab in sorted(lost):
+                self.client.detach(slab)
+            return
+        unwritten = [c for c, fill in self._fills.items() if fill.written < CLASS_COUNT]
+        for chunk in unwritten[: self.world.rng.randint(1, 3)]:
+            self._write(chunk)
+        if unwritten[1:] and self.fate == "abort" and len(unwritten) * 2 < len(self._fills):
+            self._abort()
+        elif self.fate != "leave open" and (not unwritten or self.world.rng.random() < 0.3):
+            self._seal()
+        if not self.finished:
+            self._wait()
+
+    def _write(self, chunk: int) -> None:
+        """Write one strip, or half of it, of a chunk."""
+        fill = self._fills[chunk]
+        strip = self._strips[chunk][fill.written]
+        if self.world.rng.random() < 0.2 and not self._half:
+            self._half = True
+            strip.write(0, strip.sectors // 2)
+            return
+        self._half = False
+        strip.write(0, strip.sectors)
+        fill.written += 1
+
+    def _haunt(self) -> None:
+        """Write as a process that does not know that its session is over."""
+        world = self.world
+        chunks = [c for c in self._strips if not self._fills[c].sealed and c >= self._sealed]
+        if not chunks or self._rewrites >= REWRITES:
+            return
+        self._rewrites += 1
+        chunk = world.rng.choice(chunks)
+        strip = world.rng.choice(self._strips[chunk])
+        strip.write(0, strip.sectors)
+        reserved = int(self._reserved[chunk, strip.plane_class])
+        extent = Extent(strip.slab, strip.offset, reserved)
+        if strip.slab not in world.state.slabs:
+            world.saw("a zombie write into a destroyed slab")
+        elif extent in world.state.quarantine.get(self.client.session, ()):
+            world.saw("a zombie write into a quarantined extent")
+        world.after(world.rng.choice((20, 200)) * NS_PER_MS, self._work)
+
+    def _seal(self) -> None:
+        """Ask to make visible what is written, from where the last seal ended."""
+        first, end = self._sealed, self._sealed
+        while end < self.count and (end not in self._fills or self._fills[end].written == 3):
+            end += 1
+        if first == end:
+            return
+        if self.fate == "skip" and end - first > 1 and self._in_order:
+            first, self._in_order = first + 1, False
+        if self.fate == "early end" and end - first > 1:
+            end -= 1
+        last = end == self.count or self.fate == "early end"
+        if not last:
+            self.world.saw("a seal in parts")
+        self._sealed, self.finished = end, last
+        sizes = self._reserved[first:end].copy()
+        roots = np.zeros(sizes.shape, np.uint64)
+        for chunk in range(first, end):
+            if fill := self._fills.get(chunk):
+                sizes[chunk - first] = fill.sizes
+                roots[chunk - first] = [fill.root(c) for c in range(CLASS_COUNT)]
+        self._ask(
+            lambda request: SealWanted(
+                request, self.client.session, self.reservation, first, sizes, roots, 1, last
+            ),
+            lambda outcome: self._note_sealed(outcome, first, sizes),
+        )
+
+    def _abort(self) -> None:
+        self.finished = True
+        self._ask(
+            lambda request: AbortWanted(request, self.client.session, self.reservation),
+            self._note_aborted,
+        )
+
+    def _ask(self, make: Callable[[int], object], note: Callable[[Outcome], None]) -> None:
+        self.client.ask(make, lambda outcome: None, note=note)
+
+    def _note_aborted(self, outcome: Outcome) -> None:
+        if isinstance(outcome, Aborted):
+            self.world.saw("a reservation aborted")
+        else:
+            self._note_lost(outcome)
+
+    def _note_lost(self, outcome: KvdError) -> None:
+        require(outcome.kind == ErrorKind.LOST, f"a put was answered {outcome}")
+        idle_ns = self.world.now_ns - self._progress_ns
+        require(idle_ns >= self.world.limits.reservation_ttl_ns, f"lost after {idle_ns} ns")
+        self.world.saw("refused: lost reservation")
+        self.finished = True
+
+    def _note_sealed(self, outcome: Outcome, first: int, sizes: np.ndarray) -> None:
+        if not isinstance(outcome, Sealed):
+            self._note_lost(outcome)
+            return
+        self._progress_ns = self.world.now_ns
+        for chunk, state in enumerate(outcome.states.tolist(), first):
+            fill = self._fills.get(chunk)
+            require(
+                (state == SealState.SKIPPED) == (fill is None),
+                f"chunk {chunk} was given, {state!r}",
+            )
+            if state == SealState.SEALED:
+                fill.sealed = True
+                if chunk in self._replaces:
+                    self.world.saw("a replace")
+                if (sizes[chunk - first] < self._reserved[chunk]).any():
+                    self.world.saw("a tail returned")
+            elif state == SealState.ORPHANED:
+                require(not self._in_order or self._condemned(chunk), f"chunk {chunk}: a hole")
+                self._in_order = False
+
+    def _condemned(self, chunk: int) -> bool:
+        """Return whether a chunk before this one was found to be corrupt meanwhile."""
+        index, tree = self.world.state.index, self.client.tree_of(self.keyspace, self.lane)
+        before = self._prefix[: (self._first + chunk) * DIGEST_BYTES]
+        digests = [before[at : at + DIGEST_BYTES] for at in range(0, len(before), DIGEST_BYTES)]
+        rows = [tree.rows.get(digest, NO_ROW) for digest in digests]
+        return any(row == NO_ROW or index.condemned[row] for row in rows)

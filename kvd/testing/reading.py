@@ -1,0 +1,249 @@
+"""Readers of the simulated world: of mapped slabs like a client, of byte delivery like the hands.
+
+A mapped reader looks at its revoke counter when it is done, as a real one must; the daemon's own
+reading is trusted to find right bytes until it says that it ended.
+"""
+
+from typing import TYPE_CHECKING
+
+from kvd.clock import NS_PER_MS
+from kvd.core.effects import Deliver, FetchDone, Found, Outcome, Promise, Released
+from kvd.core.events import (
+    CancelWanted,
+    Delivery,
+    DeliveryEnded,
+    DeliveryMoved,
+    FetchWanted,
+    LookupWanted,
+    RenewWanted,
+)
+from kvd.errors import ErrorKind, Fault, FaultKind, KvdError
+from kvd.limits import DIGEST_BYTES
+from kvd.testing.memory import Fill, Strip
+from kvd.testing.oracles import require
+from kvd.testing.putting import Prefix, Put
+from kvd.types import CLASS_COUNT
+
+if TYPE_CHECKING:
+    from kvd.testing.client import Client
+    from kvd.testing.world import World
+
+
+def strips_of(world: "World", promise: Promise | Deliver, chain: bytes, slabs: dict) -> list[Strip]:
+    """Return the promised strips in order of class, lane, chunk, through the given mappings."""
+    strips = []
+    for c in range(CLASS_COUNT):
+        for columns in promise.lanes:
+            for chunk in range(promise.counts[c]):
+                digest = chain[chunk * DIGEST_BYTES : (chunk + 1) * DIGEST_BYTES]
+                fill = world.memory.find_fill(int(columns.generations[chunk]), digest)
+                slab, offset = int(columns.slabs[c][chunk]), int(columns.offsets[c][chunk])
+                require(slab in slabs, f"slab {slab} was named to a session that never got it")
+                size = int(columns.sizes[c][chunk])
+                strips.append(Strip(slab, slabs[slab], offset, size, fill, c))
+    return strips
+
+
+class Fetch:
+    """One fetch by a client, mapped or delivered; it may come with a lookup before it."""
+
+    def __init__(self, client: "Client", delivery: Delivery, where: Prefix | None = None) -> None:
+        self.client, self.world, self.delivery = client, client.world, delivery
+        self.keyspace, self.chain, self.lanes = where or client.choose_prefix()
+        self.lease = 0
+        self.reading = False
+        self._held: tuple[int, int, int] = (0, 0, 0)
+        self._strips: list[Strip] = []
+        self._wrong = ""
+        self._rounds = self.world.rng.randint(1, 4)
+        self._counter = 0
+
+    def look_up(self) -> None:
+        """Ask with a lease first; then fetch under it, soon, late, or never."""
+        handle = self.client.handles[self.keyspace]
+        self.client.ask(
+            lambda request: LookupWanted(
+                request, self.client.session, handle, self.lanes, self.chain, True
+            ),
+            self._on_found,
+        )
+
+    def _on_found(self, found: Found | KvdError) -> None:
+        rng = self.world.rng
+        if isinstance(found, KvdError):
+            return
+        self._held, self.lease = found.counts, found.lease
+        if rng.random() < 0.25:
+            self.world.saw("a lookup with a lease never used")
+            return
+        self.world.after(rng.choice((5, 300, 3000)) * NS_PER_MS, self.start)
+
+    def start(self) -> None:
+        if not self.client.open:
+            return
+        rng, world = self.world.rng, self.world
+        # Before the question: a counter read later may already have moved for this promise.
+        self._counter = world.revokes.get(self.client.session, 0)
+        handle = self.client.handles[self.keyspace]
+        deadline_ns = world.now_ns + rng.choice((100, 400, 3000)) * NS_PER_MS
+        class_count, lease = rng.choice((1, 2, 3, 3, 3)), self.lease
+
+        def question(request: int) -> FetchWanted:
+            return FetchWanted(
+                request, self.client.session, handle, self.lanes, self.chain, class_count,
+                0, 0, self.delivery, 0, lease, deadline_ns,
+            )  # fmt: skip
+
+        asked = self.client.ask(question, self._on_done, self._on_promise, at_least=self._held)
+        if self.delivery == Delivery.BYTES and rng.random() < 0.15:
+            cancel = CancelWanted(asked, self.client.session)
+            world.after(rng.randint(1, 300) * NS_PER_MS, lambda: world.tell(cancel))
+
+    def _on_promise(self, promise: Promise) -> None:
+        if self.lease and promise.lease:
+            self.world.saw("a lease taken over")
+        self.lease = promise.lease
+        if self.delivery == Delivery.MAP and promise.lease:
+            self._strips = strips_of(self.world, promise, self.chain, self.client.mapped)
+            self.reading = True
+            self.client.fetches.append(self)
+            self._wait()
+        elif self.delivery == Delivery.BYTES and promise.lease and self.world.rng.random() < 0.06:
+            self.world.saw("a release during delivery")
+            self.client.release(self.lease)
+
+    def _on_done(self, outcome: Outcome) -> None:
+        if self.delivery == Delivery.BYTES and isinstance(outcome, FetchDone) and self.lease:
+            self.client.release(self.lease)
+
+    def _wait(self) -> None:
+        delay_ms = self.world.rng.choice((1, 20, 200, 1500, 3000))
+        self.world.after(delay_ms * NS_PER_MS, self._read)
+
+    def _read(self) -> None:
+        """Read some of the strips; a process reads on when its session is gone."""
+        if not self.client.alive:
+            return
+        rng = self.world.rng
+        for strip in rng.sample(self._strips, max(1, len(self._strips) // 2)):
+            word = strip.wrong_word()
+            if word is not None:
+                self._wrong = f"read {self.world.memory.origin(word)} for {_name(strip.fill)}"
+        self._rounds -= 1
+        if self._rounds:
+            if self.client.open and rng.random() < 0.2:
+                self._renew()
+            self._wait()
+            return
+        self.reading = False
+        self.client.fetches.remove(self)
+        self._judge()
+        if self.client.open:
+            self._let_go()
+
+    def _judge(self) -> None:
+        world = self.world
+        if world.revokes.get(self.client.session, 0) != self._counter:
+            world.saw("a read discarded by the counter")
+            if self._wrong:
+                world.saw("wrong bytes caught by the counter")
+            return
+        require(not self._wrong, f"I2, I4: the counter did not move, but a reader {self._wrong}")
+        live = self.lease in world.state.leases
+        world.saw("a read under a live lease" if live else "a lease lost during a read")
+        if not self.client.open:
+            world.saw("a read past the end of its session")
+
+    def _renew(self) -> None:
+        def answered(outcome: Outcome) -> None:
+            late = isinstance(outcome, KvdError)
+            require(not late or outcome.kind == ErrorKind.LOST, f"a renewal: {outcome}")
+            self.world.saw("a renewal too late" if late else "a lease renewed")
+
+        lease, session = self.lease, self.client.session
+        self.client.ask(lambda request: RenewWanted(request, session, lease), answered)
+
+    def _let_go(self) -> None:
+        """Release once, twice, never, or with a report of wrong bytes."""
+        rng = self.world.rng
+        dice = rng.random()
+        if dice < 0.12:
+            return
+        corrupt = []
+        if dice < 0.26:
+            chunks = len([s for s in self._strips if s.plane_class == 0]) // len(self.lanes)
+            corrupt = [rng.randrange(len(self.lanes)) << 24 | rng.randrange(chunks)]
+        self.client.release(self.lease, self, corrupt)
+        if corrupt:
+            # As an engine would: it finds less now, recomputes, and stores again.
+            where = (self.keyspace, self.chain, self.lanes)
+            Fetch(self.client, self.delivery, where).start()
+            Put(self.client, where)
+        if dice > 0.9:
+            self.client.release(self.lease)
+
+    def note_reported(self, outcome: Outcome, corrupt: list[int]) -> None:
+        """Record at the step of the release which fills must not be offered any more."""
+        if not isinstance(outcome, Released):
+            return
+        tree_of, index = self.client.tree_of, self.world.state.index
+        for word in corrupt:
+            lane, chunk = word >> 24, word & 0xFFFFFF
+            digest = self.chain[chunk * DIGEST_BYTES : (chunk + 1) * DIGEST_BYTES]
+            row = tree_of(self.keyspace, self.lanes[lane]).rows.get(digest)
+            if row is not None:
+                fill = self.world.memory.find_fill(int(index.generation[row]), digest)
+                fill.reported = True
+                self.world.saw("a corrupt report")
+
+
+def _name(fill: Fill) -> str:
+    return f"chunk {fill.chain[:4].hex()} of generation {fill.generation} of {fill.tenant}"
+
+
+class ByteDelivery:
+    """The hands' side of one delivery: reads strips bit by bit, until done or stopped."""
+
+    def __init__(self, world: "World", deliver: Deliver, chain: bytes) -> None:
+        self.world, self.request = world, deliver.request
+        self._strips = strips_of(world, deliver, chain, world.memory.slabs)
+        self._delivered_bytes = 0
+        self._fault: Fault | None = None
+        self._stalls = world.rng.random() < 0.25
+        if world.rng.random() < 0.1:
+            self._fault = Fault(FaultKind.CHECKSUM, "a strip failed its checksum")
+        world.after(world.rng.randint(1, 30) * NS_PER_MS, self._send)
+
+    def stop(self) -> None:
+        """Take note, as a thread would: one more piece may be under way."""
+        self._fault = self._fault or Fault(FaultKind.CANCELLED, "delivery was stopped")
+        self._stalls = False
+        del self._strips[1:]
+
+    def _send(self) -> None:
+        world = self.world
+        if not self._strips:
+            self._end()
+            return
+        for _ in range(min(len(self._strips), world.rng.randint(1, 6))):
+            strip = self._strips.pop(0)
+            word = strip.wrong_word()
+            if word is not None:
+                found = world.memory.origin(word)
+                require(False, f"I4: a delivery read {found} for {_name(strip.fill)}")
+            self._delivered_bytes += strip.size
+        world.tell(DeliveryMoved(self.request))
+        delay_ms = world.rng.randint(1, 60)
+        if self._stalls and world.rng.random() < 0.5:
+            delay_ms = 2500
+        world.after(delay_ms * NS_PER_MS, self._send)
+
+    def _end(self) -> None:
+        world = self.world
+        lease = world.state.leases[world.state.delivering[self.request]]
+        if lease.state != "granted":
+            world.saw("a delivery that outlived its lease")
+        if world.state.sessions[lease.session].state != "open":
+            world.saw("a delivery that outlived its session")
+        del world.deliveries[self.request]
+        world.tell(DeliveryEnded(self.request, self._delivered_bytes, self._fault))

@@ -1,0 +1,110 @@
+"""The end of a simulated world: when nobody acts any more, everything is given back.
+
+And after it: every tenant can store again, whatever the dead have left behind.
+"""
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from kvd.clock import NS_PER_S
+from kvd.core.effects import Reserved
+from kvd.core.events import LookupWanted, ReserveWanted, SealWanted
+from kvd.core.transitions import SlabState, StripState
+from kvd.identity import chain_digests
+from kvd.limits import PAGE_BYTES
+from kvd.testing.oracles import require
+from kvd.types import CLASS_COUNT
+
+if TYPE_CHECKING:
+    from kvd.testing.client import Client
+    from kvd.testing.world import World
+
+STORE_TRIES, STORE_EVERY_NS = 100, NS_PER_S // 4
+
+
+def settle(world: "World", tenants: tuple[str, ...]) -> None:
+    """End all sessions, then all processes; require that both leave nothing behind."""
+    world.stopped = True
+    lingering = world.rng.random() < 0.5
+    for client in list(world.clients.values()):
+        client.stop(gone=not lingering)
+    _rest(world)
+    _require_quiet(world)
+    for tenant in tenants:
+        _store(world, tenant)
+    for client in world.clients.values():
+        client.stop(gone=True)
+    _rest(world)
+    _require_quiet(world)
+    _require_clean(world)
+    for tenant in tenants:
+        _store(world, tenant)
+
+
+def _rest(world: "World") -> None:
+    """Let all bounds pass: of leases, quarantine, reservations, recalls, failed slabs."""
+    limits = world.limits
+    bounds_ns = limits.lease_ttl_ns + limits.quarantine_ns + limits.reservation_ttl_ns
+    world.advance_until(world.now_ns + bounds_ns + limits.recall_ns + 6 * NS_PER_S)
+
+
+def _require_quiet(world: "World") -> None:
+    state = world.state
+    for name in ("sessions", "reservations", "leases", "pending", "delivering", "limbo"):
+        require(not getattr(state, name), f"I11: {name} are left: {getattr(state, name)}")
+    require(not world.wishes.open and not world.deliveries, "I10: wishes are left")
+    require(not state.index.pins.any(), "I4: pins are left")
+
+
+def _require_clean(world: "World") -> None:
+    """Require that without any process every byte is free or holds something to be read."""
+    state = world.state
+    require(not state.quarantine, f"I11: quarantined: {state.quarantine}")
+    for strip_state in (StripState.FILLING, StripState.FREEING, StripState.QUARANTINED):
+        require(not state.bytes_in(strip_state), f"I3: bytes are left {strip_state}")
+    left = state.bytes_in(StripState.FREE) + state.bytes_in(StripState.READY)
+    require(left == state.capacity_bytes, f"I3: {left} of {state.capacity_bytes} bytes")
+    idle = all(slab.state == SlabState.IDLE for slab in state.slabs.values())
+    require(idle, f"slabs are left: {[(s.id, s.state) for s in state.slabs.values()]}")
+    whole = len(state.slabs) == state.config.slab_count
+    require(whole or state.draining, f"{len(state.slabs)} of {state.config.slab_count} slabs")
+
+
+def _store(world: "World", tenant: str) -> None:
+    """Require that a new session gets one chunk stored before long."""
+    if world.state.draining:
+        return
+    client = world.join(tenant)
+    text = [world.rng.randrange(1000) for _ in range(4)]
+    chain, lane = chain_digests(text, 4), world.lanes[0]
+    sizes = np.full((1, CLASS_COUNT), PAGE_BYTES, np.uint32)
+    for _ in range(STORE_TRIES):
+        reserved = _answer(
+            client,
+            lambda request: ReserveWanted(request, client.session, 1, lane, b"", chain, sizes),
+        )
+        if isinstance(reserved, Reserved) and reserved.reservation:
+            break
+        world.advance_until(world.now_ns + STORE_EVERY_NS)
+    slabs = [(slab.id, slab.state, slab.tenant) for slab in world.state.slabs.values()]
+    require(reserved.reservation, f"{tenant} gets no room ({reserved.reason!r}): {slabs}")
+    roots = np.zeros((1, CLASS_COUNT), np.uint64)
+    _answer(
+        client,
+        lambda request: SealWanted(
+            request, client.session, reserved.reservation, 0, sizes, roots, 1, True
+        ),
+    )
+    found = _answer(
+        client,
+        lambda request: LookupWanted(request, client.session, 1, (lane,), chain, False),
+    )
+    require(found.counts == (1, 1, 1), f"{tenant} stored a chunk and found {found}")
+    client.stop(gone=True)
+
+
+def _answer(client: "Client", make: object) -> object:
+    answers: list[object] = []
+    client.ask(make, lambda outcome: None, note=answers.append)
+    return answers[0]

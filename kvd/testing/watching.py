@@ -1,0 +1,159 @@
+"""Watches each step from outside, and notes the rare situations that the world was in."""
+
+from typing import TYPE_CHECKING
+
+from kvd.core import effects as out
+from kvd.core import events as told
+from kvd.core.effects import NotAdmitted, SealState, Shortfall
+from kvd.core.transitions import LeaseState, SlabState, StripState
+from kvd.errors import ErrorKind, KvdError
+from kvd.limits import DIGEST_BYTES
+from kvd.testing.oracles import Wish, check_done, check_found, require
+
+if TYPE_CHECKING:
+    from kvd.testing.world import World
+
+REFUSED_PUTS = {
+    NotAdmitted.CAPACITY: "refused: capacity",
+    NotAdmitted.GROWING: "refused: growing",
+    NotAdmitted.PREFIX_BROKEN: "refused: prefix broken",
+}
+SEALS = {
+    SealState.COALESCED: "a coalesced seal",
+    SealState.SKIPPED: "a skipped seal",
+    SealState.ORPHANED: "an orphaned seal",
+}
+
+
+class Watch:
+    def __init__(self, world: "World") -> None:
+        self.world, self.state, self.saw = world, world.state, world.saw
+        self._slabs: dict[int, SlabState] = {}
+        self._sessions: set[int] = set()
+        self._ready_bytes = self._limbo = self._lost = 0
+        self._filling = False
+
+    def before(self, event: told.Event) -> None:
+        state = self.state
+        self._slabs = {slab.id: slab.state for slab in state.slabs.values()}
+        self._sessions = set(state.sessions)
+        self._ready_bytes = state.bytes_in(StripState.READY)
+        self._filling = state.bytes_in(StripState.FILLING) > 0
+        self._limbo, self._lost = len(state.limbo), self._count_lost()
+
+    def _count_lost(self) -> int:
+        return sum(reservation.lost for reservation in self.state.reservations.values())
+
+    def after(self, event: told.Event, effects: list[out.Effect]) -> None:
+        match event:
+            case told.ReserveWanted():
+                if self._filling and self.state.bytes_in(StripState.READY) < self._ready_bytes:
+                    self.saw("an evicted strip while others fill")
+            case told.SealWanted():
+                if len(self.state.limbo) > self._limbo:
+                    self.saw("a replace while leased")
+            case told.SlabDetached(_, slab):
+                if self._slabs.get(slab) in (SlabState.OWNED, SlabState.RECALLING):
+                    idle = self.state.slabs[slab].state == SlabState.IDLE
+                    self.saw("a recall honoured" if idle else "a detach ignored")
+            case told.Ticked():
+                self._after_tick(effects)
+            case told.CancelWanted():
+                if any(isinstance(effect, out.StopDelivery) for effect in effects):
+                    self.saw("a delivery cancelled")
+        for effect in effects:
+            if isinstance(effect, out.DestroySlab):
+                self.saw("a slab destroyed")
+                if self._slabs[effect.slab] == SlabState.IDLE:
+                    self.saw("a foreign slab made anew")
+
+    def _after_tick(self, effects: list[out.Effect]) -> None:
+        if any(isinstance(effect, out.StopDelivery) for effect in effects):
+            self.saw("a delivery stopped at its deadline")
+        if self._count_lost() > self._lost:
+            self.saw("a reservation lost")
+        now_ns = self.world.now_ns
+        for lease in self.state.leases.values():
+            late = lease.state == LeaseState.GRANTED and lease.expires_ns <= now_ns
+            require(not late, f"lease {lease.id} outlives its time")
+        for reservation in self.state.reservations.values():
+            late = not reservation.lost and reservation.expires_ns <= now_ns
+            require(not late, f"reservation {reservation.id} outlives its time")
+        for slab, before in self._slabs.items():
+            now = self.state.slabs.get(slab)
+            if before == SlabState.RECALLING and now and now.state == SlabState.OWNED:
+                self.saw("a recall refused")
+        for session in self._sessions - set(self.state.sessions):
+            if self.world.clients[session].alive:
+                self.saw("a session closed while its process lives")
+
+    def given(self, session: int, slab: int) -> None:
+        """Require that no slab is ever seen by two tenants."""
+        tenants = self.world.memory.tenants[slab]
+        tenants.add(self.world.clients[session].tenant)
+        require(len(tenants) == 1, f"tenants: slab {slab} was given to {sorted(tenants)}")
+
+    def answered(self, wish: Wish, outcome: out.Outcome) -> None:
+        match outcome:
+            case KvdError():
+                self._refused(wish, outcome)
+            case out.Found():
+                check_found(self.state, wish.event, outcome)
+            case out.FetchDone():
+                check_done(wish, outcome)
+                if wish.event.delivery and outcome.delivered_bytes:
+                    self.saw("a delivery completed")
+            case out.Reserved(reason=reason) if reason in REFUSED_PUTS:
+                self.saw(REFUSED_PUTS[reason])
+            case out.Sealed(states):
+                for state in states.tolist():
+                    if state in SEALS:
+                        self.saw(SEALS[state])
+
+    def promised(self, wish: Wish, promise: out.Promise) -> None:
+        counts = promise.counts
+        if wish.event.class_count == 3 and counts[2] < counts[0]:
+            self.saw("a promise with fewer exact than anchors")
+        match promise.reason:
+            case Shortfall.NONE:
+                self.saw("everything promised")
+            case Shortfall.QUARANTINED:
+                self.saw("a quarantined shortfall")
+            case Shortfall.NOT_STORED if counts[0]:
+                self.saw("a shortfall")
+            case Shortfall.NOT_STORED:
+                mine = self.world.clients[wish.event.session].tenant
+                first, lanes = wish.event.chain[:DIGEST_BYTES], wish.event.lanes
+                fills = self.world.memory.fills
+                if any(
+                    f.tenant != mine and f.sealed and f.chain == first
+                    for f in fills
+                    if f.lane in lanes
+                ):
+                    self.saw("another tenant's chunk not seen")
+
+    def _refused(self, wish: Wish, error: KvdError) -> None:
+        """Note a refusal; nobody here asks for what is invalid or not his."""
+        session = self.state.sessions.get(wish.event.session)
+        known = (ErrorKind.INVALID, ErrorKind.DENIED, ErrorKind.INCOMPATIBLE)
+        require(error.kind not in known, f"{type(wish.event).__name__} was answered {error}")
+        match error.kind, wish.event:
+            case ErrorKind.UNAVAILABLE, _:
+                require(self.state.draining, f"{error}")
+                self.saw("refused: draining")
+            case ErrorKind.CORRUPT, _:
+                self.saw("a delivery that found wrong bytes")
+            case ErrorKind.OVERLOADED, told.KeyspaceWanted():
+                self.saw("refused: too many keyspaces")
+            case ErrorKind.OVERLOADED, told.ReserveWanted():
+                self.saw("refused: too many reservations")
+            case ErrorKind.OVERLOADED, _:
+                self.saw(self._bound_of(session))
+
+    def _bound_of(self, session: object) -> str:
+        limits = self.world.limits
+        if len(session.requests) >= limits.requests_per_session_max:
+            return "refused: too many requests"
+        if len(session.leases) >= limits.leases_per_session_max:
+            return "refused: too many leases"
+        return "refused: too many leased bytes"

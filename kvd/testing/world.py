@@ -1,0 +1,247 @@
+"""The simulated world: one seed, a virtual clock, the real core, and everybody around it.
+
+A heap of (time, sequence, action) drives `core.step`; after each step every invariant is checked
+and every effect carried out, as the daemon would.
+"""
+
+import hashlib
+import heapq
+import random
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, fields, is_dataclass
+
+import numpy as np
+
+from kvd.clock import NS_PER_MS
+from kvd.core import effects as out
+from kvd.core.events import (
+    DrainStarted,
+    Event,
+    SlabFailed,
+    SlabTouched,
+    Started,
+    Ticked,
+)
+from kvd.core.invariants import check
+from kvd.core.state import CoreConfig, new_state
+from kvd.core.step import step
+from kvd.errors import Fault, FaultKind
+from kvd.identity import Keyspace, chain_digests
+from kvd.limits import GIB, PAGE_BYTES, Limits, squeeze
+from kvd.shape import BlockShape
+from kvd.testing.client import Client
+from kvd.testing.memory import Memory
+from kvd.testing.oracles import (
+    SOMETIMES,
+    Wishes,
+    check_promise,
+)
+from kvd.testing.reading import ByteDelivery
+from kvd.testing.watching import Watch
+from kvd.types import Dtype, Lane, Shard, ShardScheme
+
+TENANTS = ("red", "blue")
+SLAB_PAGES = 32
+SHAPE = BlockShape.of_attention(layers=2, heads=2, width=8, dtype=Dtype.BF16)
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What a run did: its effects as one digest, and how often it was in rare situations."""
+
+    seed: int
+    events: int
+    log: str
+    sometimes: Counter
+
+
+def squeezed(rng: random.Random, seed: int) -> Limits:
+    lease_bytes_max = rng.choice((2 * SLAB_PAGES * PAGE_BYTES, GIB))
+    limits = Limits(
+        slab_bytes=SLAB_PAGES * PAGE_BYTES,
+        lease_bytes_per_session_max=lease_bytes_max,
+        keyspaces_per_session_max=2,
+    )
+    return squeeze(limits, seed)
+
+
+def documents(rng: random.Random) -> list[bytes]:
+    """Return chains of 3 to 9 chunks, many of which begin alike."""
+    texts: list[list[int]] = []
+    for _ in range(7):
+        stem = rng.choice(texts)[: 4 * rng.randint(1, 5)] if texts and rng.random() < 0.6 else []
+        wanted = 4 * rng.randint(3, 9)
+        texts.append(stem + [rng.randrange(1000) for _ in range(wanted - len(stem))])
+    return [chain_digests(text, 4) for text in texts]
+
+
+class World:
+    def __init__(self, seed: int) -> None:
+        self.seed, self.rng = seed, random.Random(seed)
+        self.limits = squeezed(self.rng, seed)
+        dram_bytes = self.rng.randint(3, 7) * self.limits.slab_bytes
+        self.state = new_state(CoreConfig(dram_bytes, self.limits), epoch=seed)
+        self.memory, self.wishes = Memory(), Wishes()
+        self.documents = documents(self.rng)
+        self.lanes = tuple(Lane(shard=Shard(ShardScheme.HEADS, i, 2)) for i in range(2))
+        self.keyspaces = [Keyspace("m", f"r{i}", SHAPE, chunk_tokens=4) for i in range(3)]
+        self.clients: dict[int, Client] = {}
+        self.deliveries: dict[int, ByteDelivery] = {}
+        self.revokes: dict[int, int] = {}
+        self.seen: Counter = Counter()
+        self.now_ns = self.request = self.steps = 0
+        self.stopped = False
+        self._heap: list[tuple[int, int, Callable[[], object]]] = []
+        self._sequence = 0
+        self._log = hashlib.blake2b(digest_size=16)
+        self._watch = Watch(self)
+
+    # ---- time ----
+
+    def after(self, delay_ns: int, action: Callable[[], object]) -> None:
+        self._sequence += 1
+        heapq.heappush(self._heap, (self.now_ns + delay_ns, self._sequence, action))
+
+    def advance(self) -> None:
+        """Let the next thing happen."""
+        when_ns, _, action = heapq.heappop(self._heap)
+        self.now_ns = max(self.now_ns, when_ns)
+        action()
+
+    def advance_until(self, until_ns: int) -> None:
+        while self._heap and self._heap[0][0] <= until_ns:
+            self.advance()
+        self.now_ns = max(self.now_ns, until_ns)
+
+    def live(self, events: int) -> None:
+        """Let everybody act until the core has taken so many events."""
+        self.tell(Started())
+        self._tick()
+        self._populate()
+        if self.rng.random() < 0.15:
+            self.after(self.rng.randint(2000, 6000) * NS_PER_MS, self._drain)
+        while self.steps < events:
+            self.advance()
+        self.stopped = True
+
+    def _tick(self) -> None:
+        if self.rng.random() < 0.02 and not self.stopped:
+            self.now_ns += self.rng.choice((900, 3000, 30_000)) * NS_PER_MS
+        self.tell(Ticked())
+        self.wishes.check_deadlines(self.now_ns)
+        self.after(self.limits.tick_ns, self._tick)
+
+    def _populate(self) -> None:
+        """Keep some clients about."""
+        if self.stopped:
+            return
+        if sum(client.open for client in self.clients.values()) < 3:
+            self.join(self.rng.choice(TENANTS)).act()
+        self.after(self.rng.choice((20, 400)) * NS_PER_MS, self._populate)
+
+    def join(self, tenant: str) -> Client:
+        session = len(self.clients) + 1
+        self.clients[session] = client = Client.__new__(Client)
+        client.__init__(self, session, tenant)
+        return client
+
+    def _drain(self) -> None:
+        self.saw("draining")
+        self.tell(DrainStarted())
+
+    # ---- the core and its effects ----
+
+    def tell(self, event: Event) -> list[out.Effect]:
+        """Have the core take in one event; check everything; carry out what it asks for."""
+        self.steps += 1
+        self._watch.before(event)
+        effects = step(self.state, event, self.now_ns)
+        check(self.state)
+        for effect in effects:
+            _feed(self._log, effect)
+            self._carry_out(effect)
+        self._watch.after(event, effects)
+        if request := getattr(event, "request", 0):
+            self.wishes.check_asked(self.state, request)
+        return effects
+
+    def _carry_out(self, effect: out.Effect) -> None:
+        match effect:
+            case out.CreateSlab(slab, size):
+                self.after(
+                    self.rng.choice((1, 40, 600)) * NS_PER_MS, lambda: self._made(slab, size)
+                )
+            case out.GiveSlab(session, slab, writable):
+                self._watch.given(session, slab)
+                if self.clients[session].open:
+                    self.clients[session].on_slab(slab, writable=writable)
+            case out.DropSlab(session, slab):
+                self.clients[session].on_drop(slab)
+            case out.RecallSlab(session, slab):
+                self.clients[session].on_recall(slab)
+            case out.Revoke(session, counter):
+                self.revokes[session] = counter
+            case out.LeaseLost(session, lease):
+                self.clients[session].on_lease_lost(lease)
+            case out.Answer(request, session, outcome):
+                self._answer(request, session, outcome)
+            case out.Tell(request, session, promise):
+                self._promise(request, session, promise)
+            case out.Deliver(request):
+                chain = self.wishes.open[request].event.chain
+                self.deliveries[request] = ByteDelivery(self, effect, chain)
+            case out.StopDelivery(request):
+                if delivery := self.deliveries.get(request):
+                    delivery.stop()
+
+    def _made(self, slab: int, size: int) -> None:
+        if self.rng.random() < 0.1 and not self.stopped:
+            self.saw("a slab failed")
+            self.tell(SlabFailed(slab, Fault(FaultKind.NO_SPACE, "no memory")))
+        else:
+            self.memory.create(slab, size)
+            self.tell(SlabTouched(slab))
+
+    def _answer(self, request: int, session: int, outcome: out.Outcome) -> None:
+        wish, client = self.wishes.answer(request), self.clients[session]
+        self._watch.answered(wish, outcome)
+        if wish.note is not None:
+            wish.note(outcome)
+        self.after(self._latency_ns(), lambda: client.open and wish.on_answer(outcome))
+
+    def _promise(self, request: int, session: int, promise: out.Promise) -> None:
+        wish, client = self.wishes.open[request], self.clients[session]
+        digest = self.state.sessions[session].keyspaces[wish.event.keyspace][0]
+        wish.promise = promise
+        check_promise(self.memory, wish, promise, (client.tenant, digest))
+        self._watch.promised(wish, promise)
+        assert wish.on_promise is not None
+        self.after(self._latency_ns(), lambda: client.open and wish.on_promise(promise))
+
+    def _latency_ns(self) -> int:
+        return self.rng.choice((0, 1, 3)) * NS_PER_MS
+
+    # ---- the record ----
+
+    def saw(self, situation: str) -> None:
+        assert situation in SOMETIMES, situation
+        self.seen[situation] += 1
+
+    def result(self) -> Result:
+        return Result(self.seed, self.steps, self._log.hexdigest(), self.seen)
+
+
+def _feed(log: "hashlib._Hash", value: object) -> None:
+    """Add a value to the log, in a form that is the same in every process."""
+    if isinstance(value, np.ndarray):
+        log.update(value.tobytes())
+    elif isinstance(value, tuple):
+        for item in value:
+            _feed(log, item)
+    elif is_dataclass(value):
+        log.update(type(value).__name__.encode())
+        for field in fields(value):
+            _feed(log, getattr(value, field.name))
+    else:
+        log.update(repr(value).encode())

@@ -1,0 +1,179 @@
+"""Bugs planted in the core, each of which the world must find: the proof that its oracles can fail.
+
+Each names the message it must be found by, so that no plant is found by accident.
+"""
+
+import re
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from kvd.core import find, keyspaces, leases, reserve, seal, sessions
+from kvd.core.effects import ReserveState
+from kvd.core.events import ProcessGone, ReserveWanted, SealWanted
+from kvd.core.extents import ExtentMap
+from kvd.core.index import Index
+from kvd.core.transitions import StripState
+from kvd.limits import PAGE_BYTES
+from kvd.testing import run
+
+SEEDS = 40
+Patch = pytest.MonkeyPatch
+
+
+def visible_before_it_is_complete(patch: Patch) -> None:
+    """Reserve makes its chunks visible at once."""
+    real = reserve.on_reserve
+
+    def on_reserve(state, event: ReserveWanted):
+        effects = real(state, event)
+        outcome = getattr(effects[-1], "outcome", None)
+        number = getattr(outcome, "reservation", 0)
+        if number:
+            chunks = int((outcome.states != ReserveState.NOT_ADMITTED).sum())
+            roots = np.zeros((chunks, 3), np.uint64)
+            sizes = event.sizes[:chunks]
+            sealed = SealWanted(0, event.session, number, 0, sizes, roots, 1, last=False)
+            seal.on_seal(state, sealed)
+        return effects
+
+    patch.setattr(reserve, "on_reserve", on_reserve)
+
+
+def leases_that_pin_nothing(patch: Patch) -> None:
+    real = leases.grant
+    patch.setattr(
+        find,
+        "grant",
+        lambda state, session, pins, *rest: real(state, session, [], *rest),
+    )
+
+
+def process_thought_gone_with_its_session(patch: Patch) -> None:
+    """What is quarantined is free, and its slabs are given away, while the process still writes."""
+    real = sessions.on_ended
+
+    def on_ended(state, event):
+        known = event.session in state.sessions
+        effects = real(state, event)
+        if known:
+            patch.setattr(sessions, "on_ended", real)
+            effects += sessions.on_process_gone(state, ProcessGone(event.session))
+            patch.setattr(sessions, "on_ended", on_ended)
+        return effects
+
+    patch.setattr(sessions, "on_ended", on_ended)
+
+
+def reuse_without_revoke(patch: Patch) -> None:
+    patch.setattr(leases, "revoke", lambda state, lease: leases.end(state, lease))
+    patch.setattr(find, "revoke", lambda state, lease: leases.end(state, lease))
+
+
+def replaced_strips_freed_at_once(patch: Patch) -> None:
+    def supersede(state, extents):
+        for extent in extents:
+            seal.move_bytes(state, extent, StripState.READY, StripState.FREE)
+        return []
+
+    patch.setattr(seal, "supersede", supersede)
+
+
+def last_page_given_twice(patch: Patch) -> None:
+    """The space map forgets the last page of what it gave."""
+    real = ExtentMap.take
+
+    def take(self, ends):
+        offset, count = real(self, ends)
+        if count and ends[count - 1] > PAGE_BYTES:
+            self.give(offset + int(ends[count - 1]) - PAGE_BYTES, PAGE_BYTES)
+        return offset, count
+
+    patch.setattr(ExtentMap, "take", take)
+
+
+def tail_counted_twice(patch: Patch) -> None:
+    """What a strip did not need is returned, and still counted as ready."""
+    real = seal.move_bytes
+
+    def move_bytes(state, extent, source, target):
+        real(state, extent, source, target)
+        if (source, target) == (StripState.FILLING, StripState.FREE):
+            state.slabs[extent.slab].bytes_by_state[StripState.READY] += extent.size
+
+    patch.setattr(seal, "move_bytes", move_bytes)
+
+
+def deadlines_not_looked_at(patch: Patch) -> None:
+    patch.setattr(find, "on_tick", lambda state: [])
+
+
+def answered_twice(patch: Patch) -> None:
+    """A wish that was answered at its deadline is answered again when its delivery ends."""
+
+    def answer_pending(state, request, outcome):
+        wish = state.pending.get(request)
+        if wish is None:
+            return [find.Answer(request, 0, outcome)]
+        state.sessions[wish.session].requests.remove(request)
+        del state.pending[request]
+        return [find.Answer(request, wish.session, outcome)]
+
+    patch.setattr(find, "answer_pending", answer_pending)
+
+
+def tenants_not_told_apart(patch: Patch) -> None:
+    real = keyspaces.keyspace_digest
+    patch.setattr(keyspaces, "keyspace_digest", lambda keyspace, tenant: real(keyspace, ""))
+
+
+def corrupt_chunks_offered(patch: Patch) -> None:
+    real = Index.rows_of
+
+    def rows_of(self, tree, chain, count):
+        condemned = self.condemned.copy()
+        self.condemned[:] = False
+        rows = real(self, tree, chain, count)
+        self.condemned[:] = condemned
+        return rows
+
+    patch.setattr(Index, "rows_of", rows_of)
+
+
+def sealed_behind_a_hole(patch: Patch) -> None:
+    """A chunk becomes visible although the one before it is not complete."""
+    patch.setattr(Index, "complete", lambda self, row: bool(self.slab[row, 0]))
+
+
+def leases_never_lost(patch: Patch) -> None:
+    patch.setattr(leases, "on_tick", lambda state: [])
+
+
+PLANTS: dict[Callable[[Patch], None], str] = {
+    visible_before_it_is_complete: "I1: chunk .* was not sealed|chunk .* was given",
+    leases_that_pin_nothing: "I5: .* a lease held|I2, I4: the counter|I4: a delivery read",
+    process_thought_gone_with_its_session: "I2, I4: the counter did not move|I4: a delivery read",
+    reuse_without_revoke: "I2, I4: the counter did not move",
+    replaced_strips_freed_at_once: "I2, I4: the counter did not move|I4: a delivery read",
+    last_page_given_twice: "I3: slab",
+    tail_counted_twice: "I3: slab",
+    deadlines_not_looked_at: "I10: wish .* has no answer by its deadline",
+    answered_twice: "I10: wish .* is answered twice",
+    tenants_not_told_apart: "tenants: ",
+    corrupt_chunks_offered: "I5: chunk .* was reported corrupt",
+    sealed_behind_a_hole: "I6",
+    leases_never_lost: "lease .* outlives its time",
+}
+
+
+@pytest.mark.parametrize("plant", PLANTS, ids=lambda plant: plant.__name__)
+def test_a_planted_bug_is_found(plant: Callable[[Patch], None], monkeypatch: Patch) -> None:
+    plant(monkeypatch)
+    for seed in range(SEEDS):
+        try:
+            run(seed)
+        except AssertionError as error:
+            assert re.search(PLANTS[plant], str(error)), f"seed {seed}: {error}"
+            return
+    raise AssertionError(f"not found within {SEEDS} seeds")
