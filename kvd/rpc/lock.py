@@ -16,7 +16,8 @@ class DirectoryLock:
     def __init__(self, directory: Path) -> None:
         """Take the lock; raise UNAVAILABLE naming path and process when another daemon has it."""
         path = directory / LOCK_NAME
-        self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+        self._descriptor = os.open(path, flags, 0o600)
         try:
             fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

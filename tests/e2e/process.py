@@ -1,5 +1,6 @@
 """`kvd serve` as a process: started, waited for, read, stopped."""
 
+import asyncio
 import contextlib
 import os
 import queue
@@ -9,6 +10,12 @@ import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+
+from kvd.config import ServeConfig
+from kvd.daemon.loop import Daemon as InProcess
+from kvd.daemon.loop import run as run_loop
+from kvd.limits import Limits
+from kvd.rpc.server import Server
 
 DEADLINE_S = 30.0
 ROOT = Path(__file__).resolve().parents[2]
@@ -82,3 +89,31 @@ def running(directory: Path, *flags: str, prepare=None) -> Iterator[Daemon]:
         yield daemon.ready()
     finally:
         daemon.stop()
+
+
+@contextlib.contextmanager
+def in_process(directory: Path, limits: Limits, dram_bytes: int) -> Iterator[Path]:
+    """Yield a tenant's directory, served by a thread of this process with bounds of its own."""
+    uids = frozenset({os.geteuid()})
+    config = ServeConfig(directory, ("default",), dram_bytes, uids, limits)
+    ready: queue.SimpleQueue = queue.SimpleQueue()
+    thread = threading.Thread(target=lambda: run_loop(_serve_here(config, ready)), daemon=True)
+    thread.start()
+    loop, stop = ready.get(timeout=DEADLINE_S)
+    try:
+        yield directory / "default"
+    finally:
+        loop.call_soon_threadsafe(stop.set)
+        thread.join(DEADLINE_S)
+        assert not thread.is_alive()
+
+
+async def _serve_here(config: ServeConfig, ready: queue.SimpleQueue) -> None:
+    loop, stop = asyncio.get_running_loop(), asyncio.Event()
+    daemon = InProcess(config.dram_bytes, config.limits, loop)
+    async with Server(config, daemon, loop) as server:
+        daemon.start()
+        ready.put((loop, stop))
+        await stop.wait()
+        server.grace_s = 0
+    daemon.close()

@@ -285,11 +285,11 @@ def test_grpc_survives_the_want_of_descriptors(short_directory):
         request = pb.LookupRequest(keyspace=keyspace, lanes=[pb.Lane()], chain=chain_of(1))
         metadata = (("authorization", f"Bearer {client.welcome.token}"),)
         crowd = []
-        for _ in range(60):
-            waiting = socket.socket(socket.AF_UNIX)
-            waiting.connect(str(daemon.tenant / "grpc.sock"))
-            crowd.append(waiting)
-        Channel(daemon.tenant)
+        for kind, name in ((socket.SOCK_STREAM, "grpc"), (socket.SOCK_SEQPACKET, "slabs")):
+            for _ in range(60):
+                waiting = socket.socket(socket.AF_UNIX, kind)
+                waiting.connect(str(daemon.tenant / f"{name}.sock"))
+                crowd.append(waiting)
         daemon.wait_line("accepting at")
         assert lookup_nothing(client) == [0, 0, 0]
         for waiting in crowd:
