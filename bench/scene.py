@@ -69,8 +69,14 @@ class Scene:
             for plain in PLAIN
         }
 
+    @property
+    def values_per_token(self) -> int:
+        """Return how many values a token's KV has."""
+        [group] = self._model.shape.groups
+        return group.layers * sum(tensor.heads * tensor.width for tensor in group.tensors)
+
     def warm(self, prompt: Sequence[int], new_tokens: int) -> None:
-        """Touch the views and run a forward of each kind, so that no clock runs over first times."""
+        """Touch the views and run a forward of each kind: no clock runs over first times."""
         self.engine.prepare(len(prompt), new_tokens)
         view = self._view()
         view.truncate(0)

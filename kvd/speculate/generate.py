@@ -66,6 +66,7 @@ class Generator:
             exact_chunks=chunks,
             missing_chunks=usable_chunks(len(request.prompt)) - chunks,
             delivered_bytes=prefix.delivered_bytes if prefix else 0,
+            class_bytes=prefix.class_bytes if prefix else (0, 0, 0),
             upgraded=upgraded,
             counts=text.counts,
             fault=filled.exception() if filled else None,

@@ -56,9 +56,9 @@ class Counts:
 class Outcome:
     """Committed tokens; times in nanoseconds from the start of the clock, one for each token.
 
-    `found` chunks per class were promised, the tokens stand on `exact_chunks` of them, and
-    `missing_chunks` were recomputed; `upgraded`: drafting went over to 8 planes; `fault` is what
-    went wrong in kvd, which cost time only.
+    `found` chunks and `class_bytes` were promised per class, the tokens stand on `exact_chunks` of
+    them, and `missing_chunks` were recomputed; `upgraded`: drafting went over to 8 planes; `fault`
+    is what went wrong in kvd, which cost time only.
     """
 
     tokens: tuple[int, ...]
@@ -70,6 +70,7 @@ class Outcome:
     exact_chunks: int = 0
     missing_chunks: int = 0
     delivered_bytes: int = 0
+    class_bytes: tuple[int, int, int] = (0, 0, 0)
     upgraded: bool = False
     counts: Counts = field(default_factory=Counts)
     fault: BaseException | None = None

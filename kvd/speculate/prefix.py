@@ -86,6 +86,10 @@ class Prefix:
         return now_ns + (promised - delivered) * (now_ns - self._begin_ns) // delivered
 
     @property
+    def class_bytes(self) -> tuple[int, int, int]:
+        return self._fetch.class_bytes
+
+    @property
     def delivered_bytes(self) -> int:
         return self._fetch.delivered_bytes
 

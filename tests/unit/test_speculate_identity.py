@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 import pytest
 
 torch = pytest.importorskip("torch")
-transformers = pytest.importorskip("transformers")
+pytest.importorskip("transformers")
 
 from kvd.client import Delivery  # noqa: E402
 from kvd.engines.hf import HfEngine, Link  # noqa: E402
@@ -18,8 +18,9 @@ from kvd.speculate.outcome import Finish, Listener, Options, Outcome  # noqa: E4
 from kvd.speculate.verify import run_prompt, run_window  # noqa: E402
 from kvd.types import PlaneClass  # noqa: E402
 from tests.unit.speculate_double import FakeClient, Script  # noqa: E402
+from tests.unit.speculate_model import VOCABULARY, random_llama  # noqa: E402
+from tests.unit.speculate_model import random_text as text  # noqa: E402
 
-VOCABULARY = 211
 NEW_TOKENS = 40
 GRADUAL = Link(Delivery.BYTES, deadline_s=60)
 Source = Callable[[Sequence[int]], list[int]]
@@ -36,27 +37,7 @@ def _one_thread() -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def model():
-    """Return a random Llama of two layers whose text does not settle into a loop at once."""
-    config = transformers.LlamaConfig(
-        vocab_size=VOCABULARY,
-        hidden_size=64,
-        intermediate_size=96,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        max_position_embeddings=1024,
-    )
-    with torch.random.fork_rng():
-        torch.manual_seed(7)
-        made = transformers.LlamaForCausalLM(config).eval()
-        for weights in made.parameters():
-            if weights.ndim > 1:
-                torch.nn.init.normal_(weights, std=0.25)
-    return made
-
-
-def text(length: int, seed: int = 1) -> list[int]:
-    return random.Random(seed).choices(range(1, VOCABULARY), k=length)
+    return random_llama()
 
 
 def routine(engine: Engine, prompt: list[int], count: int, source: Source) -> list[int]:

@@ -1,0 +1,162 @@
+"""The transformers adapter against a real daemon: prefixes stored and found, faults survived."""
+
+import inspect
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("transformers")
+
+from kvd.client import Client, Delivery  # noqa: E402
+from kvd.engines.hf import HfEngine, Link  # noqa: E402
+from kvd.engines.hf_model import HfModel, cache_argument, weight_revision  # noqa: E402
+from kvd.errors import ErrorKind, KvdError  # noqa: E402
+from kvd.speculate.outcome import Listener, Options  # noqa: E402
+from tests.e2e.process import DEADLINE_S, Daemon, running  # noqa: E402
+from tests.unit.speculate_model import random_llama, random_text  # noqa: E402
+
+PROMPT = random_text(400, seed=5)
+CHUNKS = 6
+OPTIONS = Options(24)
+SLOW = Link(Delivery.BYTES, rate_bits=400_000, deadline_s=60)  # Some 80 kB: between 1 and 2 s.
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _one_thread():
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+@pytest.fixture(scope="module")
+def model():
+    return random_llama()
+
+
+@pytest.fixture(scope="module")
+def cold(model) -> tuple[int, ...]:
+    """Return the tokens of an engine without a client: everything computed."""
+    return HfEngine(model, revision="1").generate(PROMPT, OPTIONS).tokens
+
+
+@pytest.fixture
+def daemon(short_directory: Path):
+    with running(short_directory) as started:
+        yield started
+
+
+def connected(daemon: Daemon) -> Client:
+    client = Client(daemon.tenant, name="test")
+    assert client.wait_connected(DEADLINE_S), client.status().reason
+    return client
+
+
+def test_another_engine_finds_the_prefix(model, cold, daemon: Daemon) -> None:
+    with connected(daemon) as client:
+        stored = HfEngine(model, client, revision="1").store(PROMPT)
+    assert (stored.stored, stored.refused) == (CHUNKS, 0)
+    with connected(daemon) as client:
+        engine = HfEngine(model, client, revision="1")
+        mapped = engine.generate(PROMPT, OPTIONS)
+        plain = engine.generate(PROMPT, Options(24, draft=False))
+        pieces = engine.generate(PROMPT, OPTIONS, Link(Delivery.BYTES))
+        longer = engine.generate(PROMPT + PROMPT[:100], OPTIONS)
+        assert not engine.border.faults
+    assert mapped.found == pieces.found == longer.found == (CHUNKS,) * 3
+    assert mapped.exact_chunks == CHUNKS and mapped.missing_chunks == 0
+    assert longer.missing_chunks == 1
+    assert mapped.tokens == pieces.tokens == plain.tokens == cold
+
+
+def test_drafts_over_a_slow_link_come_first_and_change_nothing(model, cold, daemon) -> None:
+    with connected(daemon) as client:
+        engine = HfEngine(model, client, revision="1")
+        engine.store(PROMPT)
+        said: list[tuple[str, int]] = []
+        listener = Listener(
+            committed=lambda index, _: said.append(("committed", index)),
+            drafted=lambda index, _: said.append(("drafted", index)),
+        )
+        found = engine.generate(PROMPT, OPTIONS, SLOW, listener)
+    assert found.tokens == cold
+    assert said[0] == ("drafted", 0) and found.counts.drafted_ahead >= 1
+    assert found.first_draft_ns < found.first_commit_ns
+    assert [index for kind, index in said if kind == "committed"] == list(range(24))
+
+
+def test_other_weights_find_nothing(model, daemon) -> None:
+    with connected(daemon) as client:
+        HfEngine(model, client, revision="1").store(PROMPT)
+        assert HfEngine(model, client, revision="2").generate(PROMPT, OPTIONS).found == (0, 0, 0)
+        other = HfEngine(model, client, revision="1", adapter="lora")
+        assert other.generate(PROMPT, OPTIONS).found == (0, 0, 0)
+
+
+def test_the_daemon_killed_in_the_middle(model, cold, daemon) -> None:
+    with connected(daemon) as client:
+        engine = HfEngine(model, client, revision="1")
+        engine.store(PROMPT)
+        listener = Listener(drafted=lambda *_: daemon.send(signal.SIGKILL))
+        found = engine.generate(PROMPT, OPTIONS, SLOW, listener)
+        assert daemon.wait() == -signal.SIGKILL
+        assert found.tokens == cold
+        assert found.counts.drafted_ahead >= 1 and found.missing_chunks == CHUNKS
+        again = engine.generate(PROMPT, OPTIONS, SLOW)
+        assert again.tokens == cold and again.found == (0, 0, 0)
+        assert engine.store(PROMPT).stored == 0
+
+
+def test_no_daemon_at_all(model, cold, tmp_path: Path) -> None:
+    with Client(tmp_path / "nobody", deadline_s=1.0) as client:
+        engine = HfEngine(model, client, revision="1")
+        assert engine.store(PROMPT).stored == 0
+        assert engine.generate(PROMPT, OPTIONS).tokens == cold
+
+
+class Renamed:
+    """A model whose forward calls its cache as a signature of choice says."""
+
+    def __init__(self, model: Any, name: str) -> None:
+        self._model = model
+        self._theirs = cache_argument(model)
+        self._name = name
+        self.config, self.dtype, self.device = model.config, model.dtype, model.device
+        self.training, self.set_attn_implementation = False, model.set_attn_implementation
+        parameter = inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY)
+        signature = inspect.Signature([parameter])
+        self.forward = lambda **arguments: self(**arguments)
+        self.forward.__signature__ = signature
+
+    def __call__(self, **arguments: Any) -> Any:
+        arguments[self._theirs] = arguments.pop(self._name)
+        return self._model(**arguments)
+
+
+@pytest.mark.parametrize("name", ("cache", "past_key_values"))
+def test_either_name_of_the_cache_argument(model, cold, name: str) -> None:
+    renamed = Renamed(model, name)
+    assert cache_argument(renamed) == name
+    engine = HfEngine(renamed, revision="1")
+    assert engine.generate(PROMPT, OPTIONS).tokens == cold
+
+
+def test_the_revision_is_of_the_weights_themselves(model) -> None:
+    first, other = weight_revision(model), random_llama()
+    assert weight_revision(other) == first
+    with torch.no_grad():
+        next(other.parameters()).view(-1)[0] += 1
+    assert weight_revision(other) != first
+
+
+def test_models_that_do_not_fit_are_refused_by_name(model) -> None:
+    half = random_llama().to(torch.bfloat16)
+    for misfit, words in ((half, "fp32"), (random_llama().train(), "eval")):
+        with pytest.raises(KvdError, match=words) as caught:
+            HfModel(misfit)
+        assert caught.value.kind == ErrorKind.INVALID
+    with pytest.raises(KvdError, match="1024 positions"):
+        HfEngine(model, revision="1").generate(random_text(1010), OPTIONS)
