@@ -24,7 +24,7 @@ def strip_root(
     profile: int,
     table: bytes | memoryview,
 ) -> int:
-    """Bind a strip's table to its place: the same bytes under another key, class or generation fail.
+    """Bind a strip's table to its place: its bytes under another key, class or generation fail.
 
     `profile` is the codec profile id, `table` the packed table of all cells of the strip.
     """

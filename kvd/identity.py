@@ -9,6 +9,7 @@ from dataclasses import dataclass, fields
 
 import numpy as np
 
+from kvd.errors import ErrorKind, KvdError
 from kvd.limits import CHUNK_KEY_BYTES, CHUNK_TOKENS_DEFAULT, DIGEST_BYTES
 from kvd.shape import BlockShape
 
@@ -62,16 +63,28 @@ def keyspace_digest(keyspace: Keyspace, tenant: str) -> bytes:
 
 
 def chain_digests(
-    tokens: np.ndarray | list[int], chunk_tokens: int, extras: bytes = b"", after: bytes = CHAIN_START
+    tokens: np.ndarray | list[int],
+    chunk_tokens: int,
+    extras: bytes = b"",
+    after: bytes = CHAIN_START,
 ) -> bytes:
     """Return the chain digest of each whole chunk of `tokens`, 32 bytes each, joined.
 
     Digest i covers all tokens up to the end of chunk i: BLAKE2b-256 over (previous digest, the
     chunk's tokens as little-endian u32, extras). `extras` is whatever else changes the KV of
-    these tokens (image hashes, a salt). A tail shorter than a chunk has no digest.
+    these tokens (image hashes, a salt). A tail shorter than a chunk has no digest. Raise INVALID
+    for what is no token id: two of them must never give one digest.
     """
     assert len(after) == DIGEST_BYTES and chunk_tokens > 0
-    data = np.ascontiguousarray(tokens, dtype="<u4").tobytes()
+    ids = np.asarray(tokens, np.int64 if not len(tokens) else None)
+    if ids.dtype.kind not in "iu" or ids.ndim != 1:
+        raise KvdError(ErrorKind.INVALID, f"tokens are {ids.ndim}-d {ids.dtype}, not a list of ids")
+    if len(ids) and (int(ids.min()) < 0 or int(ids.max()) >= 1 << 32):
+        raise KvdError(
+            ErrorKind.INVALID,
+            f"token ids run from {ids.min()} to {ids.max()}, allowed are 0 to 4294967295",
+        )
+    data = np.ascontiguousarray(ids, dtype="<u4").tobytes()
     step, digest, out = 4 * chunk_tokens, after, []
     for begin in range(0, len(data) - step + 1, step):
         state = hashlib.blake2b(digest, digest_size=DIGEST_BYTES, person=b"kvd.chain.v0")

@@ -11,6 +11,7 @@ GIB = 1 << 30
 
 PAGE_BYTES = 4096  # Strips, extents and slabs are multiples of it; fits O_DIRECT everywhere.
 CELL_ALIGN_BYTES = 8  # Cells start on it inside a strip: one aligned word load for readers.
+CELL_BYTES_MAX = (1 << 28) - 1  # A strip's table has no more bits for a length.
 CHUNK_TOKENS_DEFAULT = 64
 DIGEST_BYTES = 32  # Of a keyspace and of a chain position.
 CHUNK_KEY_BYTES = 16
@@ -24,7 +25,7 @@ class Limits:
     """Bounds that the daemon enforces; sizes in bytes, times in nanoseconds."""
 
     frame_bytes_max: int = 8 * MIB  # One message on a stream: a chain of 250,000 chunks fits.
-    piece_bytes_max: int = 1 * MIB  # Payload of one byte-delivery frame: the knee of the cost curve.
+    piece_bytes_max: int = 1 * MIB  # Of a byte-delivery frame: the knee of the cost curve.
     chunks_per_request_max: int = 65_536
     keyspaces_per_session_max: int = 64
     lanes_per_request_max: int = 64

@@ -16,7 +16,7 @@ Counts = tuple[int, int, int]
 _SHORTFALLS = {
     pb.SHORTFALL_REASON_NONE: Reason.NONE,
     pb.NOT_STORED: Reason.NOT_STORED,
-    pb.QUARANTINED: Reason.QUARANTINED,
+    pb.CONDEMNED: Reason.CONDEMNED,
 }
 NOT_ADMITTED = {
     pb.NOT_ADMITTED_REASON_NONE: Reason.UNAVAILABLE,

@@ -20,7 +20,7 @@ class Reason(StrEnum):
 
     NONE = ""
     NOT_STORED = "not stored"
-    QUARANTINED = "quarantined: a reader found bytes that fail their checksum"
+    CONDEMNED = "condemned: a reader found bytes that fail their checksum"
     CAPACITY = "no place in the daemon's memory"
     PREFIX_BROKEN = "the chunk before is not stored"
     GROWING = "the daemon is still growing its memory"
@@ -108,10 +108,14 @@ class Counters:
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """`reason` is empty while connected, else one line with what to do; epoch 0: never met."""
+    """`reason` is empty while connected, else one line with what to do; epoch 0: never met.
+
+    `slab_failure` is one line about memory that could not be mapped, if any.
+    """
 
     connected: bool
     reason: str
     epoch: int
     daemon: str
+    slab_failure: str
     counters: Counters

@@ -94,7 +94,7 @@ class SealState(IntEnum):
 class Shortfall(IntEnum):
     NONE = 0
     NOT_STORED = 1
-    QUARANTINED = 2
+    CONDEMNED = 2
 
 
 @dataclass(frozen=True, slots=True)

@@ -108,7 +108,7 @@ def _walk(
     sound = min(len(lane) for lane in rows)
     reason = Shortfall.NONE
     if sound < counts[0]:
-        reason = Shortfall.QUARANTINED
+        reason = Shortfall.CONDEMNED
         # What lies behind the cut may have misled the bisection of the other classes.
         counts = _counts(index, trees, chain[: sound * DIGEST_BYTES], class_count)
         rows = [lane[:sound] for lane in rows]

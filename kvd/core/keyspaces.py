@@ -10,6 +10,7 @@ from kvd.core.state import Session, State
 from kvd.core.transitions import SessionState
 from kvd.errors import ErrorKind, KvdError
 from kvd.identity import Keyspace, keyspace_digest
+from kvd.limits import CELL_BYTES_MAX
 from kvd.shape import cell_grid, validate_shape
 from kvd.types import Lane
 
@@ -34,6 +35,15 @@ def _validate(keyspace: Keyspace) -> None:
             ErrorKind.INVALID,
             f"chunk_tokens is {keyspace.chunk_tokens}, allowed are 1 to 65536",
         )
+    for group in keyspace.shape.groups:
+        for tensor in group.tensors:
+            size = keyspace.chunk_tokens * tensor.width * tensor.dtype.size_bytes
+            if size > CELL_BYTES_MAX:
+                raise KvdError(
+                    ErrorKind.INVALID,
+                    f"a cell of {tensor.role.name} has {size} bytes, the limit is "
+                    f"{CELL_BYTES_MAX}: use smaller chunks (chunk_tokens)",
+                )
 
 
 def on_keyspace(state: State, event: KeyspaceWanted) -> list[Effect]:

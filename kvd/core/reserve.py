@@ -15,7 +15,6 @@ from kvd.errors import ErrorKind, KvdError
 from kvd.limits import DIGEST_BYTES, PAGE_BYTES
 from kvd.types import CLASS_COUNT
 
-
 _UNKNOWN = NO_ROW - 1  # The row of a chunk that is not there: no row has it as parent.
 
 

@@ -125,7 +125,7 @@ def check_promise(memory: Memory, wish: Wish, promise: Promise, owner: tuple[str
     require(whole == (reason == Shortfall.NONE), f"I5: promised {counts} of {chunks}: {reason}")
     require(bool(promise.lease) == bool(counts[0]), f"I5: promised {counts} without a lease")
     held = wish.at_least[:asked]
-    kept = reason == Shortfall.QUARANTINED or all(
+    kept = reason == Shortfall.CONDEMNED or all(
         count >= least for count, least in zip(counts, held, strict=False)
     )
     require(kept, f"I5: promised {counts}, a lease held {held}")

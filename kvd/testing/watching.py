@@ -117,7 +117,7 @@ class Watch:
         match promise.reason:
             case Shortfall.NONE:
                 self.saw("everything promised")
-            case Shortfall.QUARANTINED:
+            case Shortfall.CONDEMNED:
                 self.saw("a quarantined shortfall")
             case Shortfall.NOT_STORED if counts[0]:
                 self.saw("a shortfall")

@@ -86,7 +86,7 @@ class ShortfallReason(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
     SHORTFALL_REASON_NONE: _ClassVar[ShortfallReason]
     NOT_STORED: _ClassVar[ShortfallReason]
-    QUARANTINED: _ClassVar[ShortfallReason]
+    CONDEMNED: _ClassVar[ShortfallReason]
 ROLE_UNSPECIFIED: Role
 ROLE_K: Role
 ROLE_V: Role
@@ -134,7 +134,7 @@ DELIVERY_MAP: Delivery
 DELIVERY_BYTES: Delivery
 SHORTFALL_REASON_NONE: ShortfallReason
 NOT_STORED: ShortfallReason
-QUARANTINED: ShortfallReason
+CONDEMNED: ShortfallReason
 
 class TensorShape(_message.Message):
     __slots__ = ("role", "heads", "width", "dtype")
