@@ -61,7 +61,9 @@ class Client:
         """Return whether it is connected, why not, and what has been counted. Never blocks."""
         link = self._link
         link.thread()
-        return Status(link.connected, link.reason, link.epoch, link.daemon, link.counters)
+        return Status(
+            link.connected, link.reason, link.epoch, link.daemon, link.slab_failure, link.counters
+        )
 
     @property
     def token(self) -> str:

@@ -8,6 +8,7 @@ import contextlib
 import errno
 import os
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -69,6 +70,11 @@ class Link:
         session = self._session
         return session.welcome.token if session is not None else ""
 
+    @property
+    def slab_failure(self) -> str:
+        session = self._session
+        return session.slabs.failure if session is not None else ""
+
     async def wait_connected(self, timeout_s: float) -> bool:
         """Wait for a connection; return whether there is one."""
         with contextlib.suppress(TimeoutError):
@@ -108,9 +114,9 @@ class Link:
     async def _keep(self) -> None:
         delay_s = _BACKOFF_FIRST_S
         while True:
-            ended = asyncio.get_running_loop().create_future()
+            ended: asyncio.Future[KvdError] = asyncio.get_running_loop().create_future()
             # Known before it is connected, so that a fork at any moment closes its sockets.
-            self._session = session = Session(self._directory, ended.set_result)
+            self._session = session = Session(self._directory, partial(_settle, ended))
             try:
                 await session.connect(self._name)
             except (OSError, KvdError) as error:
@@ -153,6 +159,11 @@ class Link:
             case errno.EMFILE:
                 return "this process is at its limit of open files (raise ulimit -n)"
         return f"cannot connect to {where}: {error}"
+
+
+def _settle(future: "asyncio.Future[KvdError]", error: KvdError) -> None:
+    if not future.done():  # Cancelled, when it is the client that leaves.
+        future.set_result(error)
 
 
 async def _pause(seconds: float) -> None:
