@@ -1,5 +1,6 @@
 """The rules of memfd that isolation rests on, tried on this kernel and as another user."""
 
+import contextlib
 import ctypes
 import errno
 import fcntl
@@ -101,6 +102,15 @@ def test_a_control_page_shows_the_counter_and_refuses_writers():
     os.close(descriptor)
 
 
+def memory_files(name: str) -> list[str]:
+    """Return the open descriptors of a memfd of that name."""
+    links = []
+    for number in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(FileNotFoundError):
+            links.append(os.readlink(f"/proc/self/fd/{number}"))
+    return [link for link in links if f"memfd:{name} " in link]
+
+
 @pytest.mark.parametrize(
     ("code", "kind", "word"),
     [
@@ -121,14 +131,15 @@ def test_a_failed_touch_is_reported_and_leaves_no_slab(code, kind, word):
     def touch(address, size_bytes):
         raise OSError(code, os.strerror(code))
 
-    before = len(os.listdir("/proc/self/fd"))
     arena = MemfdArena(report, 8, touch)
     arena.create_slab(3, SIZE)
     assert reported.wait(20)
     [(slab, fault)] = seen
     assert slab == 3 and fault.kind == kind and word in fault.message and str(SIZE) in fault.message
+    with pytest.raises(KeyError):
+        arena.slab_descriptor(3, writable=False)
+    assert not memory_files("kvd-slab-3")
     arena.close()
-    assert len(os.listdir("/proc/self/fd")) == before
 
 
 def test_closing_does_not_wait_for_a_touch_that_hangs():
