@@ -5,8 +5,12 @@ Every rule here answers something that was tried (docs/architecture.md, sessions
 
 import ctypes
 import fcntl
+import mmap
 import os
+import weakref
 from dataclasses import dataclass
+
+import numpy as np
 
 # Not in Python 3.11's fcntl module.
 F_ADD_SEALS = 1033
@@ -21,6 +25,12 @@ MADV_POPULATE_WRITE = 23
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _libc.madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
+_libc.munmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
+_libc.mmap.argtypes = (
+    ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long,
+)  # fmt: skip
+_libc.mmap.restype = ctypes.c_void_p
+_MAP_FAILED = ctypes.c_void_p(-1).value
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,8 +79,30 @@ def seal_for_readers(descriptor: int) -> None:
     fcntl.fcntl(descriptor, F_ADD_SEALS, seals)
 
 
+def map_memory(descriptor: int, size_bytes: int, *, writable: bool) -> np.ndarray:
+    """Map a memfd as u8[size_bytes]; views keep the mapping, the last one gone ends it.
+
+    Unlike `mmap.mmap`, which keeps a duplicate of the descriptor for as long as it is mapped.
+    Raise OSError.
+    """
+    protection = mmap.PROT_READ | mmap.PROT_WRITE if writable else mmap.PROT_READ
+    address = _libc.mmap(None, size_bytes, protection, mmap.MAP_SHARED, descriptor, 0)
+    if address == _MAP_FAILED:
+        raise _last_error()
+    owner = (ctypes.c_ubyte * size_bytes).from_address(address)
+    # Not at exit: views may be in use until the process ends, which unmaps anyway.
+    weakref.finalize(owner, _libc.munmap, address, size_bytes).atexit = False
+    view = np.frombuffer(owner, np.uint8)
+    view.flags.writeable = writable
+    return view
+
+
 def advise(address: int, size_bytes: int, advice: int) -> None:
     """Call madvise without the interpreter's lock, which `mmap.madvise` holds; raise OSError."""
     if _libc.madvise(address, size_bytes, advice):
-        code = ctypes.get_errno()
-        raise OSError(code, os.strerror(code))
+        raise _last_error()
+
+
+def _last_error() -> OSError:
+    code = ctypes.get_errno()
+    return OSError(code, os.strerror(code))

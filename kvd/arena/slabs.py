@@ -1,7 +1,6 @@
 """Slabs as memfds: made at once, touched once by a thread, mapped here for reading only."""
 
 import errno
-import mmap
 import os
 import resource
 import threading
@@ -19,6 +18,7 @@ from kvd.arena.memfd import (
     MADV_POPULATE_WRITE,
     Descriptors,
     advise,
+    map_memory,
     open_slab,
 )
 from kvd.errors import Fault, FaultKind
@@ -103,6 +103,7 @@ class MemfdArena:
             except OSError as error:
                 fault = _fault(untouched.writing.size, error)
             self._finish(untouched, fault)
+            del untouched  # With it goes the writable mapping, before the wait for the next.
 
     def _touch_all(self, untouched: _Untouched) -> None:
         begin, size_bytes = untouched.writing.ctypes.data, untouched.writing.size
@@ -126,14 +127,13 @@ class MemfdArena:
 def _make(slab: int, size_bytes: int) -> _Untouched:
     descriptors = open_slab(f"kvd-slab-{slab}", size_bytes)
     try:
-        writing = mmap.mmap(descriptors.writing, size_bytes, mmap.MAP_SHARED)
-        reading = mmap.mmap(descriptors.reading, size_bytes, mmap.MAP_SHARED, mmap.PROT_READ)
+        writing = map_memory(descriptors.writing, size_bytes, writable=True)
+        reading = map_memory(descriptors.reading, size_bytes, writable=False)
     except OSError:
         descriptors.close()
         raise
-    view = np.frombuffer(reading, np.uint8)
-    advise(view.ctypes.data, size_bytes, MADV_DONTDUMP)  # Tenants' bytes stay out of core files.
-    return _Untouched(slab, _Slab(descriptors, view), np.frombuffer(writing, np.uint8))
+    advise(reading.ctypes.data, size_bytes, MADV_DONTDUMP)  # Tenants' bytes, no core file's.
+    return _Untouched(slab, _Slab(descriptors, reading), writing)
 
 
 def _fault(size_bytes: int, error: OSError) -> Fault:

@@ -11,7 +11,7 @@ import threading
 import pytest
 
 from kvd.arena.control_page import make_page
-from kvd.arena.memfd import F_ADD_SEALS, open_slab
+from kvd.arena.memfd import F_ADD_SEALS, map_memory, open_slab
 from kvd.arena.slabs import MemfdArena
 from kvd.errors import FaultKind
 from kvd.limits import PAGE_BYTES
@@ -157,6 +157,32 @@ def test_closing_does_not_wait_for_a_touch_that_hangs():
     arena.close()
     leave.set()
     assert left.wait(20) and seen == []
+
+
+def test_a_slab_holds_two_descriptors_and_a_page_none():
+    touched = threading.Event()
+    arena = MemfdArena(lambda slab, fault: touched.set(), 8)
+    arena.create_slab(77, SIZE)
+    assert touched.wait(20)
+    assert len(memory_files("kvd-slab-77")) == 2
+    page, descriptor = make_page(1)
+    before = len(memory_files("kvd-control"))
+    os.close(descriptor)
+    assert len(memory_files("kvd-control")) == before - 1
+    page.revoke(1)
+    arena.close()
+
+
+def test_a_mapping_ends_with_its_last_view(slab):
+    def mappings() -> int:
+        with open("/proc/self/maps") as maps:
+            return sum("memfd:test" in line for line in maps)
+
+    before = mappings()
+    part = map_memory(slab.reading, SIZE, writable=False).data[10:20]
+    assert mappings() == before + 1 and bytes(part) == bytes(10)
+    del part
+    assert mappings() == before
 
 
 def test_slabs_keep_to_their_share_of_descriptors():
