@@ -170,7 +170,9 @@ class _Answer:
 
     def _counts(self, found: Any, reference: Any) -> None:
         counts = found.counts
-        for plane_class, size_bytes in zip(("anchor", "residual", "exact"), found.class_bytes):
+        for plane_class, size_bytes in zip(
+            ("anchor", "residual", "exact"), found.class_bytes, strict=True
+        ):
             _console.print(f"{plane_class:9} {_mb(size_bytes):>9}")
         _console.print(
             f"drafted {counts.drafted_ahead} tokens before the exact cache was there, "

@@ -27,8 +27,12 @@ LINK_BITS = 200_000_000
 DEADLINE_SECONDS = 60.0
 DOCUMENT_CHUNKS = 64  # 4,096 tokens.
 TEXTS = Path(__file__).parent / "texts"
-NAMES = ("treatise", "narrative", "drama")
-QUESTION = "\n\nIn one sentence: what is the text above about?"
+QUESTIONS = {
+    "narrative": "\n\nWho is the main character of this story and what happens to them?",
+    "treatise": "\n\nWrite a short summary of the text above.",
+    "drama": "\n\nWrite a short summary of the text above.",
+}
+NAMES = tuple(QUESTIONS)
 DRAM = "2GiB"
 
 Progress = Callable[[int, int], None]
@@ -51,7 +55,7 @@ def document(tokenizer: Any, name: str = NAMES[0]) -> Document:
     head, foot = frame.split(mark)
     stored = tokenizer(head + text).input_ids[: DOCUMENT_CHUNKS * CHUNK_TOKENS]
     assert len(stored) == DOCUMENT_CHUNKS * CHUNK_TOKENS, len(stored)
-    prompt = stored + tokenizer(QUESTION + foot).input_ids
+    prompt = stored + tokenizer(QUESTIONS[name] + foot).input_ids
     assert usable_chunks(len(prompt)) == DOCUMENT_CHUNKS, len(prompt)
     return Document(stored, prompt)
 
