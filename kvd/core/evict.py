@@ -28,6 +28,7 @@ SAMPLE_ROWS = 64  # The best of 64 is in the worst 5 % with a chance of 96 %.
 # they bound the time of one step.
 EVICTIONS_PER_STRIP = 2
 VICTIMS_MAX = 16
+ALIKE_BITS = 1.0  # So near to the least valuable one must a victim of the same round be.
 
 
 def drop_class(state: State, row: int, plane_class: int) -> int:
@@ -91,10 +92,15 @@ def evict(state: State, useful: set[int], wanted_bytes: int) -> set[int]:
         kin = np.array([tree.tenant in tenants for tree in index.trees])
         chosen, wanted_bytes = kin[index.tree_id[rows]], 1
     rows, tops = rows[chosen], tops[chosen]
+    if not len(rows):
+        return set()
     density = log_density(index.heat[rows], tops, index.size[rows, tops])
+    victims = np.argsort(density)[:VICTIMS_MAX]
+    # What is worth clearly more is not taken for want of others: the next round sees what lay
+    # behind the first ones. A row is named once, and dropping one takes no other off the frontier.
+    victims = victims[density[victims] <= density[victims[0]] + ALIKE_BITS]
     slabs: set[int] = set()
-    # A row is named once, and dropping one never takes another off the frontier.
-    for victim in np.argsort(density)[:VICTIMS_MAX].tolist():
+    for victim in victims.tolist():
         row, top = int(rows[victim]), int(tops[victim])
         wanted_bytes -= int(index.size[row, top])
         slabs.add(drop_class(state, row, top))
