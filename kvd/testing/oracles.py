@@ -26,7 +26,7 @@ SOMETIMES = (
     "a read under a live lease", "a lease lost during a read", "a read discarded by the counter",
     "wrong bytes caught by the counter", "a read past the end of its session",
     "a lease renewed", "a lease taken over", "a lookup with a lease never used",
-    "a release twice", "a renewal too late", "a corrupt report", "a quarantined shortfall",
+    "a release twice", "a renewal too late", "a corrupt report", "a condemned shortfall",
     "a shortfall", "everything promised", "another tenant's chunk not seen",
     "a delivery completed", "a delivery stopped at its deadline", "a delivery cancelled",
     "a delivery that found wrong bytes", "a delivery that outlived its lease",

@@ -118,7 +118,7 @@ class Watch:
             case Shortfall.NONE:
                 self.saw("everything promised")
             case Shortfall.CONDEMNED:
-                self.saw("a quarantined shortfall")
+                self.saw("a condemned shortfall")
             case Shortfall.NOT_STORED if counts[0]:
                 self.saw("a shortfall")
             case Shortfall.NOT_STORED:

@@ -2,11 +2,15 @@
 
 import pytest
 
-from kvd.core.effects import Shortfall
+from kvd.core.effects import Answer, GiveSlab, Shortfall, Tell
+from kvd.core.events import Delivery, FetchWanted
 from kvd.core.evict import drop_class
-from kvd.limits import DIGEST_BYTES
-from kvd.testing.scene import Scene, chain_of
-from kvd.types import PlaneClass
+from kvd.errors import ErrorKind
+from kvd.limits import DIGEST_BYTES, PAGE_BYTES, Limits
+from kvd.testing.scene import LANE, Scene, chain_of, kind_of
+from kvd.types import Lane, PlaneClass, Shard, ShardScheme
+
+HALVES = tuple(Lane(shard=Shard(ShardScheme.HEADS, index, 2)) for index in range(2))
 
 
 @pytest.mark.parametrize("stored", range(8))
@@ -41,3 +45,88 @@ def test_a_chain_joined_of_two_is_promised_only_as_far_as_it_was_stored() -> Non
     promise = scene.fetch(session, short + long[len(short) :])
     assert promise.counts == (3, 2, 2)
     assert all(slabs.all() for slabs in promise.lanes[0].slabs)
+
+
+def test_the_answer_is_the_least_of_all_lanes() -> None:
+    scene = Scene(slabs=6)
+    session = scene.join()
+    chain = chain_of(6)
+    scene.put(session, chain, lane=HALVES[0])
+    scene.put(session, chain[: 4 * DIGEST_BYTES], lane=HALVES[1])
+    assert scene.counts(session, chain, HALVES[0]) == (6, 6, 6)
+    assert scene.counts(session, chain, *HALVES) == (4, 4, 4)
+    tree = scene.state.index.trees_by_key[scene.state.index.trees[0].digest, HALVES[1]]
+    drop_class(scene.state, tree.rows[chain[3 * DIGEST_BYTES : 4 * DIGEST_BYTES]], PlaneClass.EXACT)
+    assert scene.counts(session, chain, *HALVES) == (4, 4, 3)
+    assert scene.counts(session, chain, *reversed(HALVES)) == (4, 4, 3)
+    assert scene.counts(session, chain, LANE) == (0, 0, 0), "a shard's chunks are not the whole's"
+
+
+def test_lookups_change_nothing() -> None:
+    """What is stored afterwards does not depend on how often it was asked for before."""
+    outcomes = []
+    for times in (0, 1, 5):
+        scene = Scene()
+        session = scene.join()
+        for _ in range(times):
+            assert scene.counts(session, chain_of(5)) == (0, 0, 0)
+        scene.put(session, chain_of(5))
+        outcomes.append(scene.counts(session, chain_of(5)))
+    assert outcomes == [(5, 5, 5)] * 3
+
+
+def test_a_promise_names_what_was_sealed() -> None:
+    scene = Scene()
+    session = scene.join()
+    reserved = scene.reserve(session, chain_of(3))
+    scene.seal(session, reserved.reservation, 0, 3, last=True)
+    promise = scene.fetch(session, chain_of(3))
+    (columns,) = promise.lanes
+    for c in range(3):
+        assert columns.slabs[c].tolist() == reserved.slabs[:, c].tolist()
+        assert columns.offsets[c].tolist() == reserved.offsets[:, c].tolist()
+        assert columns.roots[c].tolist() == [3 * chunk + c for chunk in range(3)]
+    assert columns.generations.tolist() == [reserved.generation] * 3
+
+
+def test_slabs_are_given_once_and_before_they_are_named() -> None:
+    scene = Scene()
+    writer, reader = scene.join(), scene.join()
+    scene.put(writer, chain_of(3))
+    scene.fetch(reader, chain_of(3))
+    kinds = [type(effect) for effect in scene.effects]
+    assert kinds == [GiveSlab, Tell, Answer] and not scene.effects[0].writable
+    scene.fetch(reader, chain_of(3))
+    assert [type(effect) for effect in scene.effects] == [Tell, Answer]
+    assert scene.fetch(writer, chain_of(3)).counts == (3, 3, 3)
+    assert [type(effect) for effect in scene.effects] == [Tell, Answer]
+
+
+@pytest.mark.parametrize(("begin", "end"), ((0, 5), (4, 4), (3, 2), (4, 0)))
+def test_layers_outside_are_refused(begin: int, end: int) -> None:
+    scene = Scene()
+    session = scene.join()
+    scene.put(session, chain_of(1))
+    wish = FetchWanted(
+        scene.number(), session, 1, (LANE,), chain_of(1), 3, begin, end, Delivery.BYTES, 0, 0, 10
+    )
+    assert kind_of(scene.ask(wish)) == ErrorKind.INVALID
+
+
+@pytest.mark.parametrize("class_count", (0, 4))
+def test_classes_outside_are_refused(class_count: int) -> None:
+    scene = Scene()
+    session = scene.join()
+    assert kind_of(scene.fetch(session, chain_of(1), class_count=class_count)) == ErrorKind.INVALID
+    assert kind_of(scene.look_up(99, chain_of(1))) == ErrorKind.LOST
+
+
+def test_bounded_requests() -> None:
+    scene = Scene(limits=Limits(slab_bytes=16 * PAGE_BYTES, requests_per_session_max=2))
+    session = scene.join()
+    scene.put(session, chain_of(1))
+    for _ in range(2):
+        assert scene.fetch(session, chain_of(1), Delivery.BYTES).counts == (1, 1, 1)
+    for delivery in Delivery:
+        assert kind_of(scene.fetch(session, chain_of(1), delivery)) == ErrorKind.OVERLOADED
+    assert len(scene.state.leases) == 2

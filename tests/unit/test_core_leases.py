@@ -5,13 +5,23 @@ import pytest
 from kvd.core.effects import (
     Deliver,
     FetchDone,
+    LeaseLost,
     Promise,
     Released,
+    Renewed,
+    Revoke,
+    Shortfall,
+    StopDelivery,
 )
 from kvd.core.events import (
+    CancelWanted,
     Delivery,
     DeliveryEnded,
+    DeliveryMoved,
+    RenewWanted,
+    SessionEnded,
 )
+from kvd.core.transitions import LeaseState, StripState
 from kvd.errors import ErrorKind
 from kvd.limits import PAGE_BYTES, Limits
 from kvd.testing.scene import Scene, chain_of, kind_of
@@ -71,3 +81,104 @@ def test_a_second_release_during_delivery_is_lost() -> None:
     effects = scene.tell(DeliveryEnded(request, 5, None))
     assert [e.outcome for e in effects] == [FetchDone(5)], "nothing is revoked that was released"
     assert not scene.state.leases
+
+
+def test_a_lookup_without_progress_frees_what_it_held() -> None:
+    """Looked up, never fetched: lost after its time, evictable after quarantine."""
+    scene, session, chain = stored(Limits(slab_bytes=9 * PAGE_BYTES))
+    scene.look_up(session, chain, lease=True)
+    scene.wait(scene.limits.lease_ttl_ns)
+    assert LeaseLost(session, 1) in scene.effects
+    assert scene.state.leases[1].state == LeaseState.LOST
+    scene.wait(scene.limits.quarantine_ns)
+    assert scene.effects[:1] == [Revoke(session, 1)], "before anything is reused"
+    assert not scene.state.leases and not scene.state.index.pins.any()
+
+
+def test_renewed_by_its_holder_and_by_a_moving_delivery() -> None:
+    scene, session, chain = stored()
+    ttl_ns = scene.limits.lease_ttl_ns
+    mapped = scene.fetch(session, chain).lease
+    delivered = scene.fetch(session, chain, Delivery.BYTES).lease
+    request = next(e.request for e in scene.effects if isinstance(e, Deliver))
+    for _ in range(3):
+        scene.wait(ttl_ns - 1)
+        assert scene.ask(RenewWanted(scene.number(), session, mapped)) == Renewed(ttl_ns)
+        scene.tell(DeliveryMoved(request))
+    assert {lease.state for lease in scene.state.leases.values()} == {LeaseState.GRANTED}
+    scene.wait(ttl_ns)
+    assert kind_of(scene.ask(RenewWanted(scene.number(), session, mapped))) == ErrorKind.LOST
+    assert scene.state.leases[delivered].state == LeaseState.LOST
+
+
+def test_a_lost_lease_that_is_released_moves_no_counter() -> None:
+    scene, session, chain = stored()
+    lease = scene.fetch(session, chain).lease
+    scene.wait(scene.limits.lease_ttl_ns)
+    assert scene.release(session, lease) == Released()
+    scene.wait(scene.limits.quarantine_ns)
+    assert not [e for e in scene.seen if isinstance(e, Revoke)]
+
+
+def test_take_over_keeps_what_was_found() -> None:
+    """Between lookup and fetch the cache is filled: the fetch gets what the lookup was told."""
+    scene = Scene(slabs=1, slab_pages=12)
+    session, chain = scene.join(), chain_of(3)
+    scene.put(session, chain)
+    found = scene.look_up(session, chain, lease=True)
+    for text in range(1, 9):
+        scene.put(session, chain_of(1, text))
+    promise = scene.fetch(session, chain, lease=found.lease)
+    assert (promise.counts, promise.reason) == ((3, 3, 3), Shortfall.NONE)
+    assert list(scene.state.leases) == [promise.lease]
+
+
+def test_a_lease_that_ended_cannot_be_taken_over() -> None:
+    scene, session, chain = stored()
+    found = scene.look_up(session, chain, lease=True)
+    scene.release(session, found.lease)
+    assert kind_of(scene.fetch(session, chain, lease=found.lease)) == ErrorKind.LOST
+    other = scene.join()
+    theirs = scene.look_up(other, chain, lease=True)
+    assert kind_of(scene.fetch(session, chain, lease=theirs.lease)) == ErrorKind.LOST
+    assert not scene.state.sessions[session].leases
+
+
+@pytest.mark.parametrize("end", ("deadline", "cancel"))
+def test_a_delivery_that_does_not_end_in_time(end: str) -> None:
+    """One answer, at the deadline; its extents stay until the hands say that they stopped."""
+    scene, session, chain = stored()
+    scene.fetch(session, chain, Delivery.BYTES)
+    request = next(e.request for e in scene.effects if isinstance(e, Deliver))
+    if end == "cancel":
+        scene.tell(CancelWanted(request, session))
+    else:
+        scene.wait(scene.limits.deadline_ns)
+    stop, answer = scene.effects
+    assert stop == StopDelivery(request) and kind_of(answer.outcome) == ErrorKind.LATE
+    assert not scene.state.pending and request in scene.state.delivering
+    assert not [e for e in scene.tell(CancelWanted(request, session)) if e != stop]
+    assert scene.tell(DeliveryEnded(request, 4, None)) == []
+
+
+def test_a_session_that_ends_during_delivery_owns_its_lease_until_it_stopped() -> None:
+    scene, session, chain = stored()
+    scene.fetch(session, chain, Delivery.BYTES)
+    request = next(e.request for e in scene.effects if isinstance(e, Deliver))
+    assert StopDelivery(request) in scene.tell(SessionEnded(session))
+    scene.wait(10 * scene.limits.quarantine_ns)
+    assert session in scene.state.sessions and scene.state.leases
+    scene.tell(DeliveryEnded(request, 0, None))
+    scene.wait()
+    assert not scene.state.sessions and not scene.state.leases
+
+
+def test_what_was_reported_corrupt_is_not_offered_until_replaced() -> None:
+    scene, session, chain = stored(count=5)
+    promise = scene.fetch(session, chain)
+    scene.release(session, promise.lease, 2)
+    short = scene.fetch(session, chain)
+    assert (short.counts, short.reason) == ((2, 2, 2), Shortfall.CONDEMNED)
+    scene.put(session, chain)
+    assert scene.fetch(session, chain).counts == (5, 5, 5)
+    assert scene.state.bytes_in(StripState.FREEING) > 0, "the short one still holds the old"
