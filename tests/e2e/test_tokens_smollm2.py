@@ -21,7 +21,7 @@ SLOW = Link(Delivery.BYTES, rate_bits=10_000_000, deadline_s=60)  # 8.5 MB: some
 
 @pytest.fixture(scope="module", autouse=True)
 def _one_thread():
-    """Leave a core to the daemon and to decoding: on a busy machine two threads wait for a third."""
+    """Leave a core to daemon and decoding: on a busy machine two threads wait for a third."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     yield
