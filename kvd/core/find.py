@@ -25,7 +25,7 @@ from kvd.core.events import (
     FetchWanted,
     LookupWanted,
 )
-from kvd.core.index import Index, Tree
+from kvd.core.index import NO_ROW, Index, Tree
 from kvd.core.keyspaces import tree_of
 from kvd.core.leases import end, find_lease, grant, lose, renew, revoke
 from kvd.core.slabs import show
@@ -88,9 +88,24 @@ def _size_bound(trees: tuple[Tree, ...], counts: Counts) -> int:
     )
 
 
+def _uncondemned(index: Index, trees: tuple[Tree, ...], chain: bytes) -> bytes:
+    """Cut a chain before the first chunk that is condemned: a fetch would not name it either."""
+    end = len(chain)
+    for tree in trees:
+        for at in range(0, end, DIGEST_BYTES):
+            row = tree.rows.get(chain[at : at + DIGEST_BYTES], NO_ROW)
+            if row == NO_ROW or index.condemned[row]:
+                end = at
+                break
+    return chain[:end]
+
+
 def on_lookup(state: State, event: LookupWanted) -> list[Effect]:
     session, trees = _trees(state, event)
-    counts = _counts(state.index, trees, event.chain, CLASS_COUNT)
+    chain = event.chain
+    if state.index.condemned.any():  # Rare: else a bisection is enough.
+        chain = _uncondemned(state.index, trees, chain)
+    counts = _counts(state.index, trees, chain, CLASS_COUNT)
     lease = 0
     if event.lease and counts[0]:
         pins = _pins(state.index, trees, event.chain, counts)

@@ -94,7 +94,7 @@ class Wishes:
 
 
 def counts_by_walk(state: State, event: LookupWanted | FetchWanted) -> tuple[int, ...]:
-    """Return the leading chunks that all lanes have, per class, chunk by chunk."""
+    """Return the leading chunks that all lanes have and offer, per class, chunk by chunk."""
     digest = state.sessions[event.session].keyspaces[event.keyspace][0]
     trees = [state.index.trees_by_key.get((digest, lane)) for lane in event.lanes]
     starts = range(0, len(event.chain), DIGEST_BYTES)
@@ -103,7 +103,9 @@ def counts_by_walk(state: State, event: LookupWanted | FetchWanted) -> tuple[int
         for at in starts:
             chain = event.chain[at : at + DIGEST_BYTES]
             rows = [tree.rows.get(chain, NO_ROW) if tree else NO_ROW for tree in trees]
-            if not all(row != NO_ROW and state.index.slab[row, plane_class] for row in rows):
+            if any(row == NO_ROW or state.index.condemned[row] for row in rows):
+                break
+            if not all(state.index.slab[row, plane_class] for row in rows):
                 break
             counts[plane_class] += 1
     return tuple(counts)

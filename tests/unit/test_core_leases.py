@@ -179,6 +179,7 @@ def test_what_was_reported_corrupt_is_not_offered_until_replaced() -> None:
     scene.release(session, promise.lease, 2)
     short = scene.fetch(session, chain)
     assert (short.counts, short.reason) == ((2, 2, 2), Shortfall.CONDEMNED)
+    assert scene.counts(session, chain) == (2, 2, 2)
     scene.put(session, chain)
     assert scene.fetch(session, chain).counts == (5, 5, 5)
     assert scene.state.bytes_in(StripState.FREEING) > 0, "the short one still holds the old"
