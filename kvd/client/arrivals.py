@@ -44,6 +44,11 @@ class Arrivals:
         for listener in listeners:
             listener(None)
 
+    def fail(self, error: KvdError) -> None:
+        """Say that what has arrived is gone; nothing more comes."""
+        self.end(error)
+        self.error = self.error or error
+
     def listen(self, listener: Listener) -> None:
         """Call back with everything so far and to come; on the I/O thread only."""
         for arrival in self._log:

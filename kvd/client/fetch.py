@@ -32,7 +32,7 @@ class Fetch:
 
     @property
     def error(self) -> KvdError | None:
-        """Why arrivals ended before all that was promised had come; None if they did not."""
+        """Why not all that was promised has come, or why it is gone; None while all is well."""
         return self._arrivals.error
 
     @property

@@ -78,7 +78,7 @@ class Hold:
         """The daemon took the lease back, or is gone. On the I/O thread."""
         self._scope.link.counters.leases_lost += 1
         if self.granted.landing is None:
-            self._arrivals.end(KvdError(ErrorKind.LOST, "the lease was lost"))
+            self._arrivals.fail(KvdError(ErrorKind.LOST, "the lease was lost"))
         with self._lock:
             idle = self._readers == 0 and not self._released
         if idle:

@@ -126,7 +126,7 @@ class _Opening:
 
     async def mapped(self, number: int, promised: Promised, deadline_at: float) -> Fetch:
         """Wait for the slabs that a promise names; everything in them is there already."""
-        numbers = np.unique(np.concatenate(promised.slabs)).tolist()
+        numbers = sorted(set(np.concatenate(promised.slabs).tolist()))
         slabs = [await self._session.slabs.get(slab, deadline_at) for slab in numbers]
         homes = _addresses(promised, numbers, slabs)
         arrivals = Arrivals()

@@ -146,9 +146,9 @@ class Strips:
         """Count chunks with wrong cells as corrupt; return the end of those before the first."""
         if not len(wrong):
             return end
-        chunks = np.unique(wrong // cells) + area.chunk_begin
-        self.corrupt.update(chunks.tolist())
-        return min(end, int(chunks[0]))
+        chunks = {int(cell) // cells + area.chunk_begin for cell in wrong}
+        self.corrupt.update(chunks)
+        return min(end, *chunks)
 
     def _specs(self, begin: int, end: int, cells: int) -> tuple[tuple[CellSpec, ...], np.ndarray]:
         """Return the specs of all cells of some chunks, and u8 indices into them."""

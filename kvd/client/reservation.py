@@ -67,7 +67,7 @@ class Reservation:
 
         Raise KvdError when one does not come, or a place lies outside.
         """
-        names = np.unique(self._names[: self.admitted][self._open]).tolist()
+        names = sorted(set(self._names[: self.admitted][self._open].reshape(-1).tolist()))
         thread.call(self._find(session, names, min(timeout_s, _SLAB_SECONDS)))
         is_open = np.zeros(len(self._names), np.bool_)
         is_open[: self.admitted] = self._open
@@ -100,7 +100,7 @@ class Reservation:
 
         A daemon does not take a slab back while places in it are reserved.
         """
-        for number in np.unique(self._names[: self.admitted][self._open]).tolist():
+        for number in sorted(set(self._names[: self.admitted][self._open].reshape(-1).tolist())):
             slab = self._slabs.get(number)
             if slab is None or not slab.writable:
                 session.detached(number)
