@@ -18,6 +18,7 @@ from kvd.client import Client, Delivery, Space, Stored  # noqa: E402
 from kvd.clock import NS_PER_S, MonotonicClock  # noqa: E402
 from kvd.engines.hf import HfEngine, Link  # noqa: E402
 from kvd.engines.hf_model import HfModel  # noqa: E402
+from kvd.speculate.engine import Batch  # noqa: E402
 from kvd.speculate.grid import CHUNK_TOKENS, usable_chunks  # noqa: E402
 from kvd.speculate.outcome import Listener, Options, Outcome  # noqa: E402
 from kvd.speculate.prefix import Prefix  # noqa: E402
@@ -85,7 +86,7 @@ class Scene:
         view = self._view()
         view.truncate(0)
         for tokens in (64, 16, 1):
-            self._model.forward(view, prompt[:tokens], 0, (0,))
+            self._model.forward(view, Batch(prompt[:tokens], 0, tokens, (0,)))
             view.truncate(0)
 
     def store(self, stored: Sequence[int], progress: Progress | None = None) -> dict[str, Stored]:
@@ -145,7 +146,7 @@ class Scene:
         view = self._view()
         view.truncate(0)
         begin_ns = self._clock.now_ns()
-        self._model.forward(view, prompt, 0, (len(prompt) - 1,))
+        self._model.forward(view, Batch(prompt, 0, len(prompt), (len(prompt) - 1,)))
         return self._clock.now_ns() - begin_ns
 
     def _view(self) -> Any:

@@ -13,8 +13,9 @@ from kvd.engines.border import Border, GuardedFetch
 from kvd.engines.hf_model import HfModel, keyspace
 from kvd.engines.hf_view import HfView
 from kvd.errors import ErrorKind, KvdError
+from kvd.speculate.engine import Batch
 from kvd.speculate.generate import Generator, Request
-from kvd.speculate.grid import CHUNK_TOKENS, capacity_tokens, padded, pieces, usable_chunks
+from kvd.speculate.grid import CHUNK_TOKENS, capacity_tokens, pieces, usable_chunks
 from kvd.speculate.outcome import Listener, Options, Outcome
 from kvd.speculate.prefix import Prefix
 
@@ -102,9 +103,7 @@ class HfEngine:
         view = self._views[0]
         view.truncate(0)
         for begin, end in pieces(len(prompt), 0):
-            tokens = padded(prompt[begin:end], CHUNK_TOKENS)
-            self._engine.forward(view, tokens, begin, (end - begin - 1,))
-            view.truncate(end)
+            self._engine.forward(view, Batch(prompt[begin:end], begin, CHUNK_TOKENS, (0,)))
             if progress is not None:
                 progress(end, len(prompt))
         return view.tensors(len(prompt) // CHUNK_TOKENS * CHUNK_TOKENS)

@@ -12,6 +12,7 @@ from transformers import AttentionInterface
 from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
 
 NAME = "kvd"
+TOKENS = "kvd_tokens"  # The model's keyword for how many rows of a batch are not padding.
 
 
 def attend(
@@ -21,9 +22,16 @@ def attend(
     value: torch.Tensor,
     attention_mask: torch.Tensor | None,
     scaling: float | None = None,
-    **_: Any,
+    **more: Any,
 ) -> tuple[torch.Tensor, None]:
-    """Return [1, tokens, heads, width] of causal attention, as transformers wants it."""
+    """Return [1, tokens, heads, width] of causal attention, as transformers wants it.
+
+    Rows of padding are left zero: nobody looks at what becomes of them.
+    """
+    rows = query.shape[2]
+    tokens = more.get(TOKENS, rows)
+    if attention_mask is not None:
+        query, attention_mask = query[:, :, :tokens], attention_mask[:, :, :tokens]
     result = F.scaled_dot_product_attention(
         query,
         key,
@@ -34,7 +42,10 @@ def attend(
         scale=scaling,
         enable_gqa=query.shape[1] != key.shape[1],
     )
-    return result.transpose(1, 2).contiguous(), None
+    result = result.transpose(1, 2)
+    if result.shape[1] < rows:
+        return F.pad(result, (0, 0, 0, 0, 0, rows - result.shape[1])), None
+    return result.contiguous(), None
 
 
 def additive_mask(*args: Any, **kwargs: Any) -> torch.Tensor | None:

@@ -3,7 +3,6 @@
 import hashlib
 import inspect
 import json
-from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -13,7 +12,8 @@ from kvd.engines.hf_view import HfView
 from kvd.errors import ErrorKind, KvdError
 from kvd.identity import Keyspace
 from kvd.shape import BlockShape
-from kvd.speculate.engine import Ready
+from kvd.speculate.engine import Batch, Ready
+from kvd.speculate.grid import padded
 from kvd.types import Dtype
 
 _ROPE_FIELDS = ("rope_parameters", "rope_theta", "rope_scaling", "partial_rotary_factor")
@@ -42,26 +42,19 @@ class HfModel:
         """Return a new cache for up to `capacity` tokens, its memory touched."""
         return HfView(self.shape, capacity)
 
-    def forward(
-        self,
-        view: HfView,
-        tokens: Sequence[int],
-        begin: int,
-        rows: Sequence[int],
-        ready: Ready | None = None,
-    ) -> torch.Tensor:
-        """Run tokens at `begin` on the view; return fp32 logits [len(rows), vocabulary]."""
-        view.enter(len(tokens), begin, ready)
-        positions = torch.arange(begin, begin + len(tokens))
+    def forward(self, view: HfView, batch: Batch, ready: Ready | None = None) -> torch.Tensor:
+        """Run a batch on the view; return fp32 logits [len(rows), vocabulary]."""
+        view.enter(batch.begin, batch.length, ready)
+        positions = torch.arange(batch.begin, batch.begin + batch.length)
         with torch.inference_mode():
             output = self._model(
-                input_ids=torch.tensor([list(tokens)]),
+                input_ids=torch.tensor([padded(batch.tokens, batch.length)]),
                 position_ids=positions[None],
                 use_cache=True,
-                logits_to_keep=torch.tensor(rows),
-                **{self._cache_argument: view.cache},
+                logits_to_keep=torch.tensor(batch.rows),
+                **{self._cache_argument: view.cache, hf_attention.TOKENS: len(batch.tokens)},
             )
-        view.leave(len(tokens))
+        view.leave(len(batch.tokens))
         return output.logits[0].float()
 
 

@@ -65,14 +65,14 @@ class HfView:
             for layer in range(len(self.keys))
         ]
 
-    def enter(self, tokens: int, begin: int, ready: Ready | None) -> None:
+    def enter(self, begin: int, tokens: int, ready: Ready | None) -> None:
         """Place the next forward, `tokens` tokens from `begin` on; `ready` waits for layers."""
         assert begin <= self._length and begin + tokens <= self.capacity, (begin, tokens)
         self._length = begin
         self._ready = ready
 
     def leave(self, tokens: int) -> None:
-        """Make the tokens of the forward that has ended valid."""
+        """Make the first `tokens` tokens of the forward that has ended valid."""
         self._length += tokens
         self._ready = None
 

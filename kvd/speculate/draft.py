@@ -5,13 +5,11 @@ All KV made here is tainted (I13) and stays in the draft view, of which nothing 
 
 from collections.abc import Callable, Sequence
 
-from kvd.clock import Clock
-from kvd.speculate.engine import Engine, View
+from kvd.speculate.engine import View
 from kvd.speculate.gate import Unready
 from kvd.speculate.grid import pieces
-from kvd.speculate.pace import Pace
 from kvd.speculate.prefix import Prefix
-from kvd.speculate.verify import choose, run_prompt
+from kvd.speculate.runner import Runner
 
 DRAFTS_AHEAD_MAX = 64
 
@@ -19,14 +17,10 @@ DRAFTS_AHEAD_MAX = 64
 class Drafter:
     """Drafts the tokens behind a prompt on one draft view, as long as time is left for it."""
 
-    def __init__(
-        self, engine: Engine, view: View, prefix: Prefix, pace: Pace, clock: Clock
-    ) -> None:
-        self._engine = engine
+    def __init__(self, runner: Runner, view: View, prefix: Prefix) -> None:
+        self._runner = runner
         self._view = view
         self._prefix = prefix
-        self._pace = pace
-        self._clock = clock
         self.upgraded = False
 
     def run(
@@ -41,7 +35,8 @@ class Drafter:
             drafted(token)
             drafts.append(token)
             more = len(drafts) < min(tokens_max, DRAFTS_AHEAD_MAX) and self._fits(self._step_ns())
-            token = self._step(token) if more and self._upgrade_when_due() else None
+            going = more and self._upgrade_when_due()
+            token = self._runner.step(self._view, token) if going else None
         return drafts
 
     def _first(self, prompt: Sequence[int]) -> int | None:
@@ -49,33 +44,24 @@ class Drafter:
         chunks, gate = self._prefix.anchor_chunks, self._prefix.anchors
         try:
             gate.wait(0, chunks)  # From here on there is a rate to judge by.
-            missing = len(pieces(len(prompt), chunks))
-            end_ns = self._clock.now_ns() + missing * self._pace.tail_ns
-            if end_ns > self._prefix.last_byte_ns():
+            needed_ns = len(pieces(len(prompt), chunks)) * self._runner.pace.tail_ns
+            if self._runner.clock.now_ns() + needed_ns > self._prefix.last_byte_ns():
                 return None
-            ready = gate.waiter(chunks)
-            return run_prompt(self._engine, self._view, prompt, chunks, ready).token
+            return self._runner.prompt(self._view, prompt, chunks, gate).token
         except Unready:
             return None  # Damaged anchors: nothing worth drafting from.
 
-    def _step(self, token: int) -> int:
-        begin_ns = self._clock.now_ns()
-        choice = choose(self._engine.forward(self._view, (token,), self._view.length, (0,))[0])
-        self._pace.step_ns = self._clock.now_ns() - begin_ns
-        return choice.token
-
     def _step_ns(self) -> int:
         """Return what the next step may take; before any was seen, a whole tail's time."""
-        return self._pace.step_ns or self._pace.tail_ns
+        return self._runner.pace.step_ns or self._runner.pace.tail_ns
 
-    def _fits(self, step_ns: int) -> bool:
-        """Return whether a step can end before the exact tail has to start.
-
-        The exact tail is run layer by layer behind the last class, so as to end with the last
-        byte: a draft step that takes its time, or outlasts the last byte, delays what is committed.
+    def _fits(self, needed_ns: int) -> bool:
+        """Return whether so much can end before the exact tail should start, hence before the last
+        byte: early enough to end with it, but not before its first layer is there.
         """
-        start_ns = self._prefix.last_byte_ns() - self._pace.tail_ns
-        return self._clock.now_ns() + step_ns <= start_ns
+        tail_begin_ns = self._prefix.last_byte_ns() - self._runner.pace.tail_ns
+        start_ns = max(tail_begin_ns, self._prefix.exact_begin_ns())
+        return self._runner.clock.now_ns() + needed_ns <= start_ns
 
     def _upgrade_when_due(self) -> bool:
         """Go over to 8 planes when they are in and two steps would profit; False: view spoilt."""
@@ -85,21 +71,3 @@ class Drafter:
             return True
         self.upgraded = True
         return self._prefix.upgrade(self._view)
-
-
-def draft_in_window(
-    engine: Engine, view: View, last: int, count: int, pace: Pace, clock: Clock
-) -> list[int]:
-    """Draft `count` tokens behind the committed token `last` by one-token steps on the exact view.
-
-    They are written behind the view's length, which stays: the verifying window starts before them
-    and rewrites them (I13).
-    """
-    length, drafts = view.length, []
-    for _ in range(count):
-        begin_ns = clock.now_ns()
-        logits = engine.forward(view, (drafts[-1] if drafts else last,), view.length, (0,))
-        drafts.append(choose(logits[0]).token)
-        pace.step_ns = clock.now_ns() - begin_ns
-    view.truncate(length)
-    return drafts

@@ -1,6 +1,7 @@
 """What speculation asks of an engine: views (KV caches) and forwards. No engine is named."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 import torch
@@ -8,6 +9,23 @@ import torch
 Ready = Callable[[int], None]
 """Called by a forward with a layer's index before it reads that layer's prefix; may block; raises
 `gate.Unready` when the layer will not come, which the forward lets pass."""
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Tokens at positions from `begin` on, run as `length` of them: the engine pads the rest.
+
+    `rows` are the tokens whose logits are wanted.
+    """
+
+    tokens: Sequence[int]
+    begin: int
+    length: int
+    rows: Sequence[int]
+
+    def __post_init__(self) -> None:
+        assert 1 <= len(self.tokens) <= self.length and self.begin >= 0
+        assert all(0 <= row < len(self.tokens) for row in self.rows)
 
 
 class View(Protocol):
@@ -47,18 +65,11 @@ class Engine(Protocol):
     @property
     def layers(self) -> int: ...
 
-    def forward(
-        self,
-        view: View,
-        tokens: Sequence[int],
-        begin: int,
-        rows: Sequence[int],
-        ready: Ready | None = None,
-    ) -> torch.Tensor:
-        """Run tokens at positions from `begin` on, `begin <= view.length`, which becomes
-        `begin + len(tokens)`; return fp32 logits [len(rows), vocabulary] of those tokens.
+    def forward(self, view: View, batch: Batch, ready: Ready | None = None) -> torch.Tensor:
+        """Run a batch that begins within the view or at its end; the view's length becomes the
+        end of its tokens. Return fp32 logits [len(rows), vocabulary].
 
-        The same tokens, begin and number of rows give the same bits, and a row's bits do not depend
-        on the tokens behind it.
+        Bits depend on the tokens up to the row, on what the view holds before the batch, and on
+        the numbers in the batch: begin, length, how many tokens and rows. Nothing else counts.
         """
         ...

@@ -9,15 +9,14 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 
 from kvd.clock import Clock, MonotonicClock
-from kvd.speculate.draft import Drafter, draft_in_window
+from kvd.speculate.draft import Drafter
 from kvd.speculate.engine import Engine, View
-from kvd.speculate.gate import Gate, Unready
-from kvd.speculate.grid import WINDOW_TOKENS, pieces, usable_chunks, window_begin
+from kvd.speculate.gate import Unready
+from kvd.speculate.grid import WINDOW_TOKENS, usable_chunks, window_begin
 from kvd.speculate.outcome import Choice, Listener, Options, Outcome
-from kvd.speculate.pace import Pace
 from kvd.speculate.prefix import Prefix
+from kvd.speculate.runner import Runner
 from kvd.speculate.text import Text
-from kvd.speculate.verify import run_prompt, run_window
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,11 +35,10 @@ class Generator:
     def __init__(
         self, engine: Engine, exact: View, draft: View, clock: Clock | None = None
     ) -> None:
-        self._engine = engine
         self._exact = exact
         self._draft = draft
         self._clock = clock or MonotonicClock()
-        self.pace = Pace()
+        self._runner = Runner(engine, self._clock)
 
     def run(self, request: Request, prefix: Prefix | None = None) -> Outcome:
         """Return the committed tokens; a fault of the prefix costs time only and is named."""
@@ -49,7 +47,7 @@ class Generator:
         upgraded = False
         with self._filling(prefix, drafting) as filled:
             if drafting:
-                drafter = Drafter(self._engine, self._draft, prefix, self.pace, self._clock)
+                drafter = Drafter(self._runner, self._draft, prefix)
                 drafter.run(request.prompt, request.options.new_tokens, text.draft_ahead)
                 upgraded = drafter.upgraded
             choice, chunks = self._first(request.prompt, prefix)
@@ -92,36 +90,19 @@ class Generator:
         chunks = prefix.exact_chunks if prefix else 0
         while prefix and chunks:
             try:
-                return self._run_prompt(prompt, chunks, prefix.exact), chunks
+                return self._runner.prompt(self._exact, prompt, chunks, prefix.exact), chunks
             except Unready as fault:
                 assert fault.chunks < chunks
                 chunks = fault.chunks
         if prefix:
             prefix.stop()  # Without a gate to pass, nothing else may write to the view.
-        return self._run_prompt(prompt, 0, None), 0
-
-    def _run_prompt(self, prompt: Sequence[int], chunks: int, gate: Gate | None) -> Choice:
-        begin_ns, waited_ns = self._clock.now_ns(), gate.waited_ns if gate else 0
-        ready = gate.waiter(chunks) if gate else None
-        choice = run_prompt(self._engine, self._exact, prompt, chunks, ready)
-        waited_ns = (gate.waited_ns if gate else 0) - waited_ns
-        forwards = len(pieces(len(prompt), chunks))
-        self.pace.tail_ns = (self._clock.now_ns() - begin_ns - waited_ns) // forwards
-        return choice
+        return self._runner.prompt(self._exact, prompt, 0, None), 0
 
     def _window(self, request: Request, text: Text) -> None:
         """Commit the choices of one window run, behind drafts when there are or when they pay."""
-        if not text.drafts and request.options.draft and self.pace.stepping_pays():
+        if not text.drafts and request.options.draft and self._runner.pace.stepping_pays():
             known = len(text.tokens) - window_begin(len(text.tokens) - 1)
             count = min(WINDOW_TOKENS - known, text.left - 1)
-            text.draft(
-                draft_in_window(
-                    self._engine, self._exact, text.tokens[-1], count, self.pace, self._clock
-                )
-            )
-        begin_ns = self._clock.now_ns()
-        choices = run_window(
-            self._engine, self._exact, len(request.prompt), text.tokens, text.drafts
-        )
-        self.pace.window_ns = self._clock.now_ns() - begin_ns
-        text.commit(choices)
+            text.draft(self._runner.steps(self._exact, text.tokens[-1], count))
+        prompt_tokens = len(request.prompt)
+        text.commit(self._runner.window(self._exact, prompt_tokens, text.tokens, text.drafts))

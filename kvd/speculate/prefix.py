@@ -4,6 +4,7 @@ Owns the fetch and, while `fill` runs, the views' prefix rows. Decides nothing a
 """
 
 import threading
+from collections.abc import Sequence
 
 from kvd.client import Fetch
 from kvd.clock import Clock
@@ -77,13 +78,25 @@ class Prefix:
 
     def last_byte_ns(self) -> int:
         """Return an estimate of when the last promised byte arrives, from the rate so far."""
+        return (
+            self._clock.now_ns()
+            if self.exact.complete()
+            else self._arrives_ns(self._fetch.class_bytes)
+        )
+
+    def exact_begin_ns(self) -> int:
+        """Return an estimate of when the first layer of the exact class arrives."""
+        anchor, residual, exact = self._fetch.class_bytes
+        return self._arrives_ns((anchor, residual, exact // self._layers))
+
+    def _arrives_ns(self, sizes_bytes: Sequence[int]) -> int:
         now_ns = self._clock.now_ns()
-        delivered, promised = self._fetch.delivered_bytes, sum(self._fetch.class_bytes)
-        if delivered >= promised or self.exact.complete():
+        delivered, wanted = self._fetch.delivered_bytes, sum(sizes_bytes)
+        if delivered >= wanted:
             return now_ns
         if delivered == 0:
             return _FAR_NS
-        return now_ns + (promised - delivered) * (now_ns - self._begin_ns) // delivered
+        return now_ns + (wanted - delivered) * (now_ns - self._begin_ns) // delivered
 
     @property
     def class_bytes(self) -> tuple[int, int, int]:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import torch
 
-from kvd.speculate.engine import Engine, Ready, View
+from kvd.speculate.engine import Batch, Engine, Ready, View
 from kvd.speculate.grid import CHUNK_TOKENS, WINDOW_TOKENS, padded, pieces, window_begin
 from kvd.speculate.outcome import Choice
 
@@ -31,9 +31,8 @@ def run_prompt(
     view.truncate(0)
     view.extend_prefix(chunks * CHUNK_TOKENS)
     for begin, end in pieces(len(prompt), chunks):
-        tokens = padded(prompt[begin:end], CHUNK_TOKENS)
-        logits = engine.forward(view, tokens, begin, (end - begin - 1,), ready)
-        view.truncate(end)
+        batch = Batch(prompt[begin:end], begin, CHUNK_TOKENS, (end - begin - 1,))
+        logits = engine.forward(view, batch, ready)
         ready = None  # A forward has passed all layers.
     return choose(logits[0])
 
@@ -49,8 +48,10 @@ def run_window(
     begin = window_begin(len(committed) - 1)
     known = list(committed[begin:])
     proposed = list(drafts[: WINDOW_TOKENS - len(known)])
+    # How many tokens are known must not show in the batch's numbers: padding counts as tokens.
     tokens = padded(known + proposed, WINDOW_TOKENS)
-    logits = engine.forward(view, tokens, prompt_tokens + begin, _ALL_ROWS)
+    batch = Batch(tokens, prompt_tokens + begin, WINDOW_TOKENS, _ALL_ROWS)
+    logits = engine.forward(view, batch)
     choices = []
     for row in range(len(known) - 1, len(known) + len(proposed)):
         choices.append(choose(logits[row]))
