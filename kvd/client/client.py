@@ -66,6 +66,10 @@ class Client:
         )
 
     @property
+    def directory(self) -> Path:
+        return self._link.directory
+
+    @property
     def token(self) -> str:
         """The bearer token for gRPC calls of the current session; empty while not connected."""
         return self._link.token

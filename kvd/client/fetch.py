@@ -1,6 +1,6 @@
 """A fetch in the caller's hands: what was promised, what has arrived, decoding, release."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from kvd.client.arrays import CellViews, Tensors, target_views
 from kvd.client.arrivals import Arrivals, Listener
@@ -96,6 +96,17 @@ class Fetch:
         begin, end = layers or granted.layers
         area = Area(begin, end, 0, granted.counts[class_count - 1])
         return hold.read(area, class_count, lambda: granted.strips.check(area, class_count))
+
+    def condemn(self, chunks: Iterable[int]) -> None:
+        """Report chunks whose values the caller found wrong, with the release: they are replaced.
+
+        What fails its checksum is reported without being asked.
+        """
+        found = list(chunks)
+        if found and not 0 <= min(found) <= max(found) < self.counts[0]:
+            raise invalid(f"chunks {min(found)} to {max(found)} of {self.counts[0]} promised")
+        if self._hold is not None:
+            self._hold.granted.strips.corrupt.update(found)
 
     def release(self) -> None:
         """Give everything back, after the readers under way; further decoding answers 0."""

@@ -30,7 +30,7 @@ class Link:
         self.reason = "connecting"
         self.epoch = 0
         self.daemon = ""
-        self._directory, self._name = directory, name
+        self.directory, self._name = directory, name
         self._session: Session | None = None
         self._thread: IoThread | None = None
         self._task: asyncio.Task[None] | None = None
@@ -116,7 +116,7 @@ class Link:
         while True:
             ended: asyncio.Future[KvdError] = asyncio.get_running_loop().create_future()
             # Known before it is connected, so that a fork at any moment closes its sockets.
-            self._session = session = Session(self._directory, partial(_settle, ended))
+            self._session = session = Session(self.directory, partial(_settle, ended))
             try:
                 await session.connect(self._name)
             except (OSError, KvdError) as error:
@@ -139,7 +139,7 @@ class Link:
 
     def _explained(self, error: OSError | KvdError) -> str:
         """Return one line: what is wrong, and what to do about it."""
-        where = self._directory
+        where = self.directory
         if isinstance(error, KvdError):
             match error.kind:
                 case ErrorKind.INCOMPATIBLE:
