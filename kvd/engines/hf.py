@@ -141,4 +141,4 @@ class HfEngine:
         deadline_ns = self._clock.now_ns() + int(link.deadline_s * NS_PER_S)
         guarded = GuardedFetch(fetch, self.border)
         gradual = link.delivery == Delivery.BYTES
-        return Prefix(guarded, self._engine.layers, self._clock, deadline_ns, gradual)
+        return Prefix(guarded, self._engine.layers, self._clock, deadline_ns, gradual=gradual)

@@ -45,7 +45,7 @@ class Generator:
         text = Text(request.options, request.listener, self._clock, request.begin_ns)
         drafting = request.options.draft and prefix is not None and prefix.gradual
         upgraded = False
-        with self._filling(prefix, drafting) as filled:
+        with self._filling(prefix, self._draft if drafting else None) as filled:
             if drafting:
                 drafter = Drafter(self._runner, self._draft, prefix)
                 drafter.run(request.prompt, request.options.new_tokens, text.draft_ahead)
@@ -71,14 +71,14 @@ class Generator:
         )
 
     @contextlib.contextmanager
-    def _filling(self, prefix: Prefix | None, drafting: bool) -> Iterator[Future | None]:
+    def _filling(self, prefix: Prefix | None, draft: View | None) -> Iterator[Future | None]:
         """Decode the prefix on a thread beside the block; it has ended when the block has."""
         if prefix is None:
             yield None
             return
         with ThreadPoolExecutor(1, "kvd-fill") as pool:
             try:
-                yield pool.submit(prefix.fill, self._exact, self._draft if drafting else None)
+                yield pool.submit(prefix.fill, self._exact, draft)
             finally:
                 prefix.release()
 

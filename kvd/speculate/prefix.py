@@ -25,7 +25,7 @@ class Prefix:
     """
 
     def __init__(
-        self, fetch: Fetch, layers: int, clock: Clock, deadline_ns: int, gradual: bool = True
+        self, fetch: Fetch, layers: int, clock: Clock, deadline_ns: int, *, gradual: bool = True
     ) -> None:
         self.found = tuple(fetch.counts)
         self.anchor_chunks, self.residual_chunks, self.exact_chunks = self.found

@@ -14,6 +14,8 @@ from kvd.client import Client, Delivery  # noqa: E402
 from kvd.engines.hf import HfEngine, Link  # noqa: E402
 from kvd.engines.hf_model import HfModel, cache_argument, weight_revision  # noqa: E402
 from kvd.errors import ErrorKind, KvdError  # noqa: E402
+from kvd.speculate.engine import Batch  # noqa: E402
+from kvd.speculate.grid import pieces  # noqa: E402
 from kvd.speculate.outcome import Listener, Options  # noqa: E402
 from tests.e2e.process import DEADLINE_S, Daemon, running  # noqa: E402
 from tests.unit.speculate_model import random_llama, random_text  # noqa: E402
@@ -115,6 +117,21 @@ def test_no_daemon_at_all(model, cold, tmp_path: Path) -> None:
         engine = HfEngine(model, client, revision="1")
         assert engine.store(PROMPT).stored == 0
         assert engine.generate(PROMPT, OPTIONS).tokens == cold
+
+
+def test_forwards_compute_what_the_model_itself_computes(model) -> None:
+    stock = random_llama()
+    with torch.inference_mode():
+        expected = stock(input_ids=torch.tensor([PROMPT])).logits[0]
+    engine = HfModel(model)
+    view = engine.view(512)
+    for begin, end in pieces(len(PROMPT), 0):
+        rows = (0, end - begin - 1)
+        logits = engine.forward(view, Batch(PROMPT[begin:end], begin, 64, rows))
+        # The cache is BF16 here and fp32 there: alike to a few parts in a hundred.
+        for got, row in zip(logits, rows, strict=True):
+            error = (got - expected[begin + row]).abs().max() / expected[begin + row].std()
+            assert error < 0.1, (begin, row)
 
 
 class Renamed:
