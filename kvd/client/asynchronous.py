@@ -8,11 +8,11 @@ from typing import Any, TypeVar, Unpack
 from kvd.client.arrays import Tensors
 from kvd.client.client import LANE_WHOLE, Client
 from kvd.client.fetch import Fetch
-from kvd.client.lookup import find, let_go
+from kvd.client.lookup import Answer, found_of
 from kvd.client.messages import Counts
 from kvd.client.opening import open_fetch
 from kvd.client.outcomes import Arrival, Delivery, Found, Reason, Status, Stored
-from kvd.client.scope import Scope, chunk_count
+from kvd.client.scope import Scope
 from kvd.client.space import FetchHow, Space
 from kvd.codec import PROFILE_DEFAULT, CodecProfile
 from kvd.errors import KvdError
@@ -112,13 +112,21 @@ class AsyncSpace:
         lanes: Sequence[Lane] | None = None,
         deadline_s: float | None = None,
     ) -> Found:
-        scope = self._scope
-        chunk_count(chain)
-        asked = (scope.lane,) if lanes is None else tuple(lanes)
-        return await _ask(scope, find(scope, chain, asked, scope.deadline(deadline_s), lease=lease))
+        question = self._space.question(chain, lanes, deadline_s, lease=lease)
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[Answer] = loop.create_future()
+
+        def settle(answer: Answer) -> None:
+            if not future.done():
+                future.set_result(answer)
+
+        self._scope.link.thread().post(
+            question.ask, lambda answer: loop.call_soon_threadsafe(settle, answer)
+        )
+        return found_of(self._scope, await future)
 
     async def release(self, lease: int) -> None:
-        await _ask(self._scope, let_go(self._scope, lease))
+        self._space.release(lease)
 
     async def fetch(
         self,

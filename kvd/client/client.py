@@ -31,6 +31,7 @@ class Client:
         self._deadline_s = deadline_s
         self._pool = Pool()
         self._held = HeldLeases()
+        self._numbers: dict[Keyspace, int] = {}
         self._link = Link(Path(directory), name or "kvd.client")
         self._closing = weakref.finalize(self, _close, self._link)
         self._closing.atexit = False  # The I/O thread's own end is enough then.
@@ -47,9 +48,11 @@ class Client:
             tokens = keyspace.chunk_tokens
             raise invalid(f"chunk_tokens is {tokens}, allowed are 1 to {CHUNK_TOKENS_MAX}")
         grid = cell_grid(keyspace.shape, lane)
+        number = self._numbers.setdefault(keyspace, len(self._numbers))
         scope = Scope(
-            self._link, self._pool, self._held, keyspace, lane, grid, profile, self._deadline_s
-        )
+            self._link, self._pool, self._held, keyspace, number, lane, grid, profile,
+            self._deadline_s,
+        )  # fmt: skip
         return Space(scope)
 
     def wait_connected(self, timeout_s: float) -> bool:

@@ -1,48 +1,104 @@
-"""The question without data: how much of a prefix is there. On the I/O thread."""
+"""The question without data: how much of a prefix is there. On the I/O thread.
+
+Runs as plain callbacks: as a coroutine it would cost about as much again as the daemon's answer.
+"""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from google.protobuf.message import Message
 
 from kvd.client.messages import lane_message, parse_counts
 from kvd.client.outcomes import Found, Reason
 from kvd.client.scope import Scope
+from kvd.client.session import Session
 from kvd.errors import KvdError
 from kvd.limits import DIGEST_BYTES
 from kvd.types import Lane
 from kvd.v1 import kvd_pb2 as pb
 from kvd.wire import FrameKind
 
+Answer = Found | KvdError
+Done = Callable[[Answer], None]
 
-async def find(
-    scope: Scope, chain: bytes, lanes: Sequence[Lane], deadline_s: float, *, lease: bool
-) -> Found:
-    """Return the chunks per class that all `lanes` have; a failure is a miss with its reason."""
-    scope.link.counters.lookups += 1
-    loop = asyncio.get_running_loop()
-    deadline_at = loop.time() + deadline_s
-    try:
-        session = scope.link.session()
-        handle, _ = await session.keyspace(scope.keyspace, deadline_s)
-        left_s = deadline_at - loop.time()
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """How many leading chunks of `chain` do all `lanes` have; with `lease` they are held."""
+
+    scope: Scope
+    chain: bytes
+    lanes: tuple[Lane, ...]
+    lease: bool
+    deadline_s: float
+
+    def ask(self, done: Done) -> None:
+        """Ask the daemon; call back once with the answer or what kept it from coming."""
+        scope = self.scope
+        scope.link.counters.lookups += 1
+        try:
+            session = scope.link.session()
+        except KvdError as error:
+            done(error)
+            return
+        known = session.handles.get(scope.number)
+        if known is None:
+            asyncio.get_running_loop().create_task(self._register(session, done))
+        else:
+            self._send(session, known[0], done)
+
+    async def _register(self, session: Session, done: Done) -> None:
+        scope = self.scope
+        try:
+            known = await session.keyspace(scope.keyspace, scope.number, self.deadline_s)
+        except KvdError as error:
+            done(error)
+        else:
+            self._send(session, known[0], done)
+
+    def _send(self, session: Session, handle: int, done: Done) -> None:
         message = pb.LookupRequest(
             keyspace=handle,
-            lanes=[lane_message(lane) for lane in lanes],
-            chain=chain,
-            lease=lease,
-            deadline_ms=max(1, int(left_s * 1000)),
+            lanes=[lane_message(lane) for lane in self.lanes],
+            chain=self.chain,
+            lease=self.lease,
+            deadline_ms=max(1, int(self.deadline_s * 1000)),
         )
-        reply = await session.requests.request(FrameKind.LOOKUP, message, left_s)
-        assert isinstance(reply, pb.LookupReply)
-        counts = parse_counts(reply.counts, len(chain) // DIGEST_BYTES)
-    except KvdError as error:
-        return Found((0, 0, 0), 0, scope.missed(error))
-    if counts[0] == 0:
-        scope.link.counters.miss(Reason.NOT_STORED)
-        return Found(counts, 0, Reason.NOT_STORED)
-    return Found(counts, scope.held.hold(session, reply.lease))
+        timers: list[asyncio.TimerHandle] = []
+
+        def answered(answer: Message | KvdError) -> None:
+            for timer in timers:
+                timer.cancel()
+            done(self._found(session, answer))
+
+        requests = session.requests
+        number = requests.start(FrameKind.LOOKUP, message, answered)
+        loop = asyncio.get_running_loop()
+        timers.append(loop.call_later(self.deadline_s, requests.give_up, number))
+
+    def _found(self, session: Session, answer: Message | KvdError) -> Answer:
+        if isinstance(answer, KvdError):
+            return answer
+        assert isinstance(answer, pb.LookupReply)
+        try:
+            counts = parse_counts(answer.counts, len(self.chain) // DIGEST_BYTES)
+        except KvdError as error:
+            return error
+        if counts[0] == 0:
+            self.scope.link.counters.miss(Reason.NOT_STORED)
+            return Found(counts, 0, Reason.NOT_STORED)
+        return Found(counts, self.scope.held.hold(session, answer.lease))
 
 
-async def let_go(scope: Scope, lease: int) -> None:
+def found_of(scope: Scope, answer: Answer) -> Found:
+    """Return the answer, a failure as a miss with its reason; raise the caller's own mistakes."""
+    if isinstance(answer, KvdError):
+        return Found((0, 0, 0), 0, scope.missed(answer))
+    return answer
+
+
+def let_go(scope: Scope, lease: int) -> None:
     """Release a lease that a lookup was granted and no fetch took over."""
     try:
         session = scope.link.session()

@@ -5,6 +5,7 @@ was granted given back.
 """
 
 import asyncio
+import functools
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,13 +19,12 @@ from kvd.client.leases import Lease, Moment
 from kvd.client.messages import Promised, garbage, lane_message, parse_promise
 from kvd.client.outcomes import Arrival, Delivery, Reason
 from kvd.client.reading import Strips
-from kvd.client.scope import Scope
+from kvd.client.scope import Scope, chunk_keys
 from kvd.client.session import Session
 from kvd.client.slabs import Slab
 from kvd.codec import PROFILES
 from kvd.errors import ErrorKind, KvdError
 from kvd.format.strip import table_bytes
-from kvd.identity import chunk_key
 from kvd.limits import DIGEST_BYTES, GIB
 from kvd.types import PlaneClass
 from kvd.v1 import kvd_pb2 as pb
@@ -72,7 +72,7 @@ async def _open(scope: Scope, wish: Wish) -> Fetch:
     loop = asyncio.get_running_loop()
     deadline_at = loop.time() + wish.deadline_s
     session = scope.link.session()
-    handle, digest = await session.keyspace(scope.keyspace, wish.deadline_s)
+    handle, digest = await session.keyspace(scope.keyspace, scope.number, wish.deadline_s)
     opening = _Opening(scope, wish, session, digest)
     number = opening.send(handle, deadline_at - loop.time())
     timer = loop.call_at(deadline_at, session.requests.give_up, number)
@@ -161,10 +161,8 @@ class _Opening:
         scope, chain, lease = self._scope, self._wish.chain, self._lease
         arrivals, slabs, landing = memory
         assert lease is not None
-        keys = [
-            chunk_key(self._digest, chain[at : at + DIGEST_BYTES])
-            for at in range(0, promised.counts[0] * DIGEST_BYTES, DIGEST_BYTES)
-        ]
+        known = chain[: promised.counts[0] * DIGEST_BYTES]
+        keys = functools.cache(functools.partial(chunk_keys, self._digest, known))
         shape = (scope.grid, scope.keyspace.chunk_tokens, scope.lane)
         sizes = [int(sizes.sum(dtype=np.int64)) for sizes in promised.sizes]
         granted = Granted(

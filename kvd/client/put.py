@@ -15,12 +15,11 @@ from kvd.client.arrays import CellViews
 from kvd.client.messages import column, lane_message
 from kvd.client.outcomes import Reason, Stored
 from kvd.client.reservation import Reservation
-from kvd.client.scope import Scope
+from kvd.client.scope import Scope, chunk_keys
 from kvd.client.session import Session
 from kvd.client.strips import Encoder, Prepared, lay
 from kvd.clock import NS_PER_S, MonotonicClock
 from kvd.errors import ErrorKind, KvdError
-from kvd.identity import chunk_key
 from kvd.limits import DIGEST_BYTES, MIB
 from kvd.types import CLASS_COUNT
 from kvd.v1 import kvd_pb2 as pb
@@ -114,7 +113,9 @@ class Put:
 
     def _open(self) -> None:
         self._session = self._scope.link.session()
-        registering = self._session.keyspace(self._scope.keyspace, self._left_s())
+        registering = self._session.keyspace(
+            self._scope.keyspace, self._scope.number, self._left_s()
+        )
         self._handle, self._digest = self._thread.call(registering)
 
     def _complete(self) -> int:
@@ -193,10 +194,8 @@ class Put:
     ) -> np.ndarray:
         """Write a group of chunks at its places; return their roots u64[n, 3]."""
         reservation, group = what
-        keys = [
-            chunk_key(self._digest, self._chain[i * DIGEST_BYTES : (i + 1) * DIGEST_BYTES])
-            for i in range(at + group.start, at + group.stop)
-        ]
+        chunks = slice((at + group.start) * DIGEST_BYTES, (at + group.stop) * DIGEST_BYTES)
+        keys = chunk_keys(self._digest, self._chain[chunks])
         names = (self._scope.lane, keys, reservation.generation)
         part = slice(begin + group.start, begin + group.stop)
         with reservation.writing(group) as places:

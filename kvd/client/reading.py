@@ -6,7 +6,7 @@ still the lease's is for the caller to find out afterwards.
 
 import ctypes
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -55,11 +55,11 @@ class Strips:
     def __init__(
         self,
         shape: tuple[CellGrid, int, Lane],
-        keys: list[bytes],
+        keys: Callable[[], list[bytes]],
         promised: Promised,
         addresses: tuple[np.ndarray, ...],
     ) -> None:
-        """`shape` is grid, tokens of a chunk, lane; `keys` the chunk keys."""
+        """`shape` is grid, tokens of a chunk, lane; `keys` returns the chunk keys."""
         self.grid, self.chunk_tokens, self.lane = shape
         self.corrupt: set[int] = set()
         self._keys, self._promised, self._addresses = keys, promised, addresses
@@ -181,27 +181,23 @@ class Strips:
 
     def _open(self, index: int) -> None:
         """Copy the tables of a class, then check the copies, which nobody can change any more."""
-        homes, sizes = self._addresses[index].tolist(), self._promised.sizes[index]
+        homes, promised = self._addresses[index].tolist(), self._promised
         tables = np.empty((len(homes), self.grid.cell_count), TABLE_ENTRY)
         heads = tables.view(np.uint8).reshape(len(homes), -1)
         size, address = heads.shape[1], heads.ctypes.data
         for place, home in enumerate(homes):
             ctypes.memmove(address + place * size, home, size)
-        roots = [self._root(index, chunk, head) for chunk, head in enumerate(heads)]
-        sound = sound_tables(tables, sizes) & (
-            np.array(roots, np.uint64) == self._promised.roots[index]
+        named = zip(
+            self._keys(), promised.generations.tolist(), self._profile_ids, heads, strict=False
         )
+        lane, plane_class = self.lane, PlaneClass(index)
+        roots = [
+            strip_root(key, lane, plane_class, generation, profile, head)
+            for key, generation, profile, head in named
+        ]
+        sound = np.array(roots, np.uint64) == promised.roots[index]
+        sound &= sound_tables(tables, promised.sizes[index])
         wrong = np.flatnonzero(~sound)
         self.corrupt.update(wrong.tolist())
         self._sound_until[index] = int(wrong[0]) if len(wrong) else len(homes)
         self._tables[index] = tables
-
-    def _root(self, index: int, chunk: int, head: np.ndarray) -> int:
-        return strip_root(
-            self._keys[chunk],
-            self.lane,
-            PlaneClass(index),
-            int(self._promised.generations[chunk]),
-            self._profile_ids[chunk],
-            head,
-        )

@@ -8,7 +8,7 @@ from kvd.client.mapping import Pool
 from kvd.client.outcomes import Reason, reason_of
 from kvd.codec import CodecProfile
 from kvd.errors import ErrorKind, KvdError
-from kvd.identity import Keyspace
+from kvd.identity import Keyspace, chunk_key
 from kvd.limits import DIGEST_BYTES, Limits
 from kvd.shape import CellGrid
 from kvd.types import Lane
@@ -20,6 +20,7 @@ class Scope:
     pool: Pool
     held: HeldLeases
     keyspace: Keyspace
+    number: int  # The client's own of the keyspace.
     lane: Lane
     grid: CellGrid
     profile: CodecProfile
@@ -50,6 +51,12 @@ def chunk_count(chain: bytes) -> int:
     if count > limit:
         raise invalid(f"chain has {count} chunks, the limit chunks_per_request_max is {limit}")
     return count
+
+
+def chunk_keys(keyspace: bytes, chain: bytes) -> list[bytes]:
+    """Return the key of every chunk of a chain."""
+    starts = range(0, len(chain), DIGEST_BYTES)
+    return [chunk_key(keyspace, chain[at : at + DIGEST_BYTES]) for at in starts]
 
 
 def invalid(message: str) -> KvdError:

@@ -33,7 +33,7 @@ class Session:
         self.slabs = SlabTable(self.detached)
         self.requests = Requests(self._on_notice, self.end)
         self.on_lease_lost: dict[int, Callable[[], None]] = {}
-        self._keyspaces: dict[Keyspace, asyncio.Task[pb.RegisterKeyspaceReply]] = {}
+        self.handles: dict[int, tuple[int, bytes]] = {}  # Handle and digest of keyspaces.
         self._directory, self._on_ended = directory, on_ended
         self._loop = asyncio.get_running_loop()
         self._channel: SlabChannel | None = None
@@ -102,23 +102,25 @@ class Session:
         assert self._control is not None
         return self._control.word(REVOKE_OFFSET)
 
-    async def keyspace(self, keyspace: Keyspace, timeout_s: float) -> tuple[int, bytes]:
-        """Return handle and digest of a keyspace, registered with this session on first use."""
-        task = self._keyspaces.get(keyspace)
-        if task is None or (task.done() and (task.cancelled() or task.exception())):
-            task = self._loop.create_task(self._register(keyspace, timeout_s))
-            self._keyspaces[keyspace] = task
-        reply = await asyncio.shield(task)
-        if len(reply.digest) != DIGEST_BYTES:
-            raise garbage(f"a keyspace digest of {len(reply.digest)} bytes")
-        return reply.keyspace, reply.digest
+    async def keyspace(
+        self, keyspace: Keyspace, number: int, timeout_s: float
+    ) -> tuple[int, bytes]:
+        """Return handle and digest of a keyspace, registered with this session on first use.
 
-    async def _register(self, keyspace: Keyspace, timeout_s: float) -> pb.RegisterKeyspaceReply:
+        `number` is the client's own of it, which is quicker to look up.
+        """
+        known = self.handles.get(number)
+        if known is not None:
+            return known
         message = pb.RegisterKeyspaceRequest(keyspace=keyspace_message(keyspace))
         kind = FrameKind.REGISTER_KEYSPACE
         reply = await self.requests.request(kind, message, timeout_s)
         assert isinstance(reply, pb.RegisterKeyspaceReply)
-        return reply
+        if len(reply.digest) != DIGEST_BYTES:
+            raise garbage(f"a keyspace digest of {len(reply.digest)} bytes")
+        # Asked for by several at once, it is registered several times, which changes nothing.
+        self.handles[number] = reply.keyspace, reply.digest
+        return self.handles[number]
 
     def detached(self, slab: int) -> None:
         """Tell the daemon that a slab is not written here any more; from any thread."""

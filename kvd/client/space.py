@@ -7,7 +7,7 @@ import numpy as np
 
 from kvd.client.arrays import Tensors, source_views
 from kvd.client.fetch import Fetch
-from kvd.client.lookup import find, let_go
+from kvd.client.lookup import Question, found_of, let_go
 from kvd.client.opening import Wish, missed_fetch, open_fetch
 from kvd.client.outcomes import Delivery, Found, Reason, Stored
 from kvd.client.put import Put
@@ -131,18 +131,30 @@ class Space:
         With `lanes` the minimum over them instead of this lane's own. With `lease` they stay for
         the lease's time, until a fetch takes it over or `release` is called.
         """
+        question = self.question(chain, lanes, deadline_s, lease=lease)
+        try:
+            answer = self._scope.link.thread().ask(question.ask)
+        except KvdError as error:
+            answer = error
+        return found_of(self._scope, answer)
+
+    def question(
+        self,
+        chain: bytes,
+        lanes: Sequence[Lane] | None,
+        deadline_s: float | None,
+        *,
+        lease: bool,
+    ) -> Question:
+        """Return a lookup's checked arguments; raise INVALID."""
         scope = self._scope
         chunk_count(chain)
         asked = (scope.lane,) if lanes is None else tuple(lanes)
-        finding = find(scope, chain, asked, scope.deadline(deadline_s), lease=lease)
-        try:
-            return scope.link.thread().call(finding)
-        except KvdError as error:
-            return Found((0, 0, 0), 0, scope.missed(error))
+        return Question(scope, chain, asked, lease, scope.deadline(deadline_s))
 
     def release(self, lease: int) -> None:
         """Give back the lease of a lookup."""
-        self._scope.link.thread().submit(let_go(self._scope, lease))
+        self._scope.link.post(let_go, self._scope, lease)
 
     def fetch(
         self,

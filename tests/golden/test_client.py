@@ -51,7 +51,7 @@ class Reader:
             roots=tuple(np.full(count, int(p["root"], 16), np.uint64) for p in places),
         )
         keys = [bytes.fromhex(known["chunk_key"])] * count
-        self.strips = Strips((self.grid, self.tokens, lane), keys, promised, tuple(homes))
+        self.strips = Strips((self.grid, self.tokens, lane), lambda: keys, promised, tuple(homes))
 
     def read(self, planes: int) -> bytes | None:
         """Return the bits of all cells, or None when the chunk is not good."""
