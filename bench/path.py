@@ -1,7 +1,7 @@
 """The figures of the way of the data through memory: fetch, read, put, against copying the bytes.
 
-One client thread; the daemon runs beside it. All memory is touched before the clock starts: slabs
-by a first put, which the timed ones replace.
+One client thread; the daemon runs beside it. All memory is touched before the clock starts, slabs
+by reservations that are given back; puts go into free space.
 """
 
 import statistics
@@ -14,11 +14,13 @@ import numpy as np
 from bench.report import Report, progress, relative_alignment, touched
 from bench.serving import served
 from kvd.client import BlockShape, Client, Dtype, Fetch, Keyspace, Prepared, Space
-from kvd.limits import MIB
+from kvd.client.put import Put
+from kvd.limits import DIGEST_BYTES, MIB
 from kvd.types import CLASS_COUNT
 
 LAYERS, HEADS, WIDTH, CHUNK_TOKENS, CHUNKS = 30, 3, 64, 64, 256
-DRAM = "1536MiB"  # Three times what is stored: a put finds room beside what it replaces.
+STORED_MIB_MAX = 288  # Of one put, rounded up to what slabs of 64 MiB lose at their ends.
+ENCODED_REPEATS = 2
 CONNECT_SECONDS, PUT_SECONDS = 30.0, 120.0
 SHAPE = BlockShape.of_attention(LAYERS, HEADS, WIDTH, Dtype.BF16)
 KEYSPACE = Keyspace("bench", "r1", SHAPE, chunk_tokens=CHUNK_TOKENS)
@@ -48,6 +50,7 @@ class Scene:
     chain: bytes
     tensors: list[list[np.ndarray]]
     prepared: Prepared
+    rng: np.random.Generator
     fetch: Fetch | None = None
 
     def open(self) -> None:
@@ -62,12 +65,9 @@ class Scene:
         good = self.fetch.verify(CLASS_COUNT)
         assert good == CHUNKS, good
 
-    def condemn(self) -> None:
-        """Have what is stored be replaced by the next put."""
-        with self.space.fetch(self.chain, class_count=1) as fetch:
-            fetch.condemn(range(CHUNKS))
-        while self.space.lookup(self.chain).counts[0]:
-            pass
+    def new_chain(self) -> None:
+        """Have the next put store what nobody has."""
+        self.chain = self.rng.bytes(CHUNKS * DIGEST_BYTES)
 
     def put_strips(self) -> None:
         stored = self.space.put_strips(self.chain, self.prepared, deadline_s=PUT_SECONDS)
@@ -77,25 +77,34 @@ class Scene:
         stored = self.space.put(self.chain, self.tensors, deadline_s=PUT_SECONDS)
         assert stored.stored == CHUNKS, stored
 
+    def touch_slabs(self, puts: int) -> None:
+        """Reserve room for so many puts at once, enter its pages, and give it back."""
+        chain = self.rng.bytes(puts * CHUNKS * DIGEST_BYTES)
+        sizes = np.tile(self.prepared.sizes, (puts, 1))
+        put = Put(self.space.scope, chain, PUT_SECONDS, to_disk=False)
+        put.touch(sizes)
+
 
 def run(report: Report, full: bool) -> None:
     """Report all figures of `path`; full takes more repeats."""
-    repeats = 15 if full else 7
-    with served(DRAM) as directory, Client(directory, "bench path") as client:
+    repeats = 9 if full else 5
+    puts = repeats + ENCODED_REPEATS + 1
+    dram = f"{puts * STORED_MIB_MAX}MiB"
+    with served(dram) as directory, Client(directory, "bench path") as client:
         assert client.wait_connected(CONNECT_SECONDS)
-        scene = _scene(client)
+        scene = _scene(client, puts)
         size = int(scene.prepared.sizes.sum(dtype=np.int64))
-        assert size >= 256 * MIB, size
+        assert 256 * MIB <= size <= STORED_MIB_MAX * MIB, size
         source, target = touched(size), touched(size)
         copy = Step(lambda: np.copyto(target, source))
         fetch = Step(scene.open, after=scene.close)
         read = Step(scene.verify, before=scene.open, after=scene.close)
-        put = Step(scene.put_strips, before=scene.condemn)
+        put = Step(scene.put_strips, before=scene.new_chain)
         with progress("fetch, read and put in memory", total=repeats) as advance:
             _take_turns(repeats, (copy, fetch, read, put), advance)
-        encoded = Step(scene.put, before=scene.condemn)
-        with progress("put with encoding", total=3) as advance:
-            _take_turns(3, (Step(copy.act), encoded), advance)
+        encoded = Step(scene.put, before=scene.new_chain)
+        with progress("put with encoding", total=ENCODED_REPEATS) as advance:
+            _take_turns(ENCODED_REPEATS, (Step(copy.act), encoded), advance)
     note = (
         f"{size / MIB:.0f} MiB in {CHUNKS} chunks x {CLASS_COUNT} classes, copy's relative "
         f"alignment {relative_alignment(source, target)}"
@@ -108,7 +117,7 @@ def _report(report: Report, note: str, copied_s: float, steps: tuple[Step, ...])
     for name, value, seconds, extra in (
         ("path.fetch_over_memcpy", fetch / copied_s, fetch, ""),
         ("path.read_over_memcpy", copied_s / read, read, ""),
-        ("path.put_over_memcpy", copied_s / put, put, "; replaces what is there"),
+        ("path.put_over_memcpy", copied_s / put, put, ""),
         ("path.put_encoded_over_memcpy", copied_s / encoded, encoded, "; from BF16 tensors"),
     ):
         told = f"{1e3 * seconds:.2f} ms against {1e3 * copied_s:.1f} ms; {note}{extra}"
@@ -127,19 +136,17 @@ def _take_turns(repeats: int, steps: tuple[Step, ...], advance: Callable[[str], 
         advance("")
 
 
-def _scene(client: Client) -> Scene:
-    """Store everything three times: then every place has been written once."""
+def _scene(client: Client, puts: int) -> Scene:
     space = client.keyspace(KEYSPACE)
-    chain = space.chain(np.arange(CHUNKS * CHUNK_TOKENS))
-    with progress("making and encoding KV", total=2) as advance:
+    with progress("making and encoding KV, touching slabs", total=3) as advance:
         tensors = _synthetic_kv()
         advance("made")
-        scene = Scene(space, chain, tensors, space.prepare(tensors))
+        scene = Scene(space, b"", tensors, space.prepare(tensors), np.random.default_rng(5))
+        scene.new_chain()
         advance("encoded")
-    scene.put_strips()
-    for _ in range(3):
-        scene.condemn()
+        scene.touch_slabs(puts)
         scene.put_strips()
+        advance("touched")
     return scene
 
 

@@ -28,7 +28,7 @@ from kvd.wire import FrameKind
 _CLOCK = MonotonicClock()
 
 SCRATCH_BYTES = 16 * MIB  # Encoded at once: stays in a large cache until it is copied.
-_RESERVED_BYTES_MAX = 64 * MIB  # At once, so that a slow put holds little that others could use.
+_RESERVED_BYTES_MAX = 128 * MIB  # At once, so that a slow put holds little that others could use.
 _LAID_BYTES = 16 * MIB  # Between two seals.
 _GROWING_PAUSE_S = 0.05
 _COLLECT_SECONDS_MIN = 0.2  # For the answers of seals that are on their way at the deadline.
@@ -41,7 +41,7 @@ def _now_s() -> float:
 class Put:
     """One put of chunks of a chain, with the time it has."""
 
-    def __init__(self, scope: Scope, chain: bytes, deadline_s: float, to_disk: bool) -> None:
+    def __init__(self, scope: Scope, chain: bytes, deadline_s: float, *, to_disk: bool) -> None:
         self._scope, self._chain = scope, chain
         self._durability = pb.DURABILITY_DISK if to_disk else pb.DURABILITY_MEMORY
         self._thread = scope.link.thread()
@@ -50,6 +50,8 @@ class Put:
         self._handle, self._digest = 0, b""
         self._stored = self._had = self._size_bytes = 0
         self._reason = Reason.NONE
+        # Answered while the next strips are laid; a Reserve is read by the daemon behind them.
+        self._seals: list[tuple[Future[Message], np.ndarray]] = []
 
     def of_tensors(self, views: CellViews, first: int, count: int) -> Stored:
         """Encode and put `count` chunks; chunk `first` of the chain is at token 0 of `views`."""
@@ -85,6 +87,24 @@ class Put:
 
         return self._tally(act, prepared.count)
 
+    def touch(self, sizes: np.ndarray) -> None:
+        """Reserve strips of `sizes` u32[n, 3], make their pages present here, and give them back.
+
+        For benches: what a first put into new slabs costs once. Raise KvdError without room.
+        """
+        self._open()
+        reservation = self._reserve(sizes, 0)
+        while reservation.reason == Reason.GROWING:
+            self._abort(reservation)
+            self._thread.call(asyncio.sleep(_GROWING_PAUSE_S))
+            reservation = self._reserve(sizes, 0)
+        reservation.find_slabs(
+            self._thread, self._session, sizes[: reservation.admitted], self._left_s()
+        )
+        self._abort(reservation)
+        if reservation.reason != Reason.NONE:
+            raise KvdError(ErrorKind.OVERLOADED, f"no room to touch: {reservation.reason}")
+
     def _tally(self, act: Callable[[], None], count: int) -> Stored:
         counters = self._scope.link.counters
         counters.puts += 1
@@ -93,6 +113,11 @@ class Put:
             act()
         except KvdError as error:
             self._reason = self._scope.missed(error)
+        for seal, sizes in self._seals:
+            try:
+                self._collect(seal, sizes)
+            except KvdError as error:
+                self._reason = self._scope.missed(error)
         counters.chunks_stored += self._stored
         counters.chunks_had += self._had
         counters.stored_bytes += self._size_bytes
@@ -169,7 +194,6 @@ class Put:
 
     def _fill(self, prepared: Prepared, begin: int, at: int, reservation: Reservation) -> None:
         assert self._session is not None
-        seals: list[tuple[Future[Message], np.ndarray]] = []
         groups = reservation.groups(prepared.sizes[begin:], _LAID_BYTES)
         done = False
         try:
@@ -181,13 +205,11 @@ class Put:
                 seal = self._seal(
                     reservation, group.start, (sizes, roots), last=group is groups[-1]
                 )
-                seals.append((seal, sizes))
+                self._seals.append((seal, sizes))
             done = True
         finally:
             if not done:
                 self._abort(reservation)
-            for seal, sizes in seals:
-                self._collect(seal, sizes)
 
     def _lay(
         self, prepared: Prepared, begin: int, at: int, what: tuple[Reservation, slice]
@@ -241,6 +263,8 @@ class Put:
     def _abort(self, reservation: Reservation) -> None:
         session = self._session
         assert session is not None
+        if not reservation.number:
+            return
         message = pb.AbortRequest(reservation=reservation.number)
 
         def abort() -> None:

@@ -28,7 +28,8 @@ from kvd.format.strip import LENGTH_MASK, RAW_FLAG, TABLE_ENTRY, sound_tables
 from kvd.shape import CellGrid
 from kvd.types import CLASS_COUNT, Lane, PlaneClass
 
-_CELLS_AT_ONCE = 1024  # So that what was checked is decoded out of the cache.
+_DECODED_AT_ONCE = 1024  # Cells, so that what was checked is decoded out of the cache.
+_CHECKED_AT_ONCE = 8192  # Cells, so that their columns stay in the cache.
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +74,7 @@ class Strips:
     def check(self, area: Area, class_count: int) -> int:
         """Check everything in an area in place; return the end of its good leading chunks."""
         end = self._trusted(area, class_count)
-        step = max(1, 4 * _CELLS_AT_ONCE // self._cells(area))
+        step = max(1, _CHECKED_AT_ONCE // self._cells(area))
         for begin in range(area.chunk_begin, end, step):
             block = Area(area.layer_begin, area.layer_end, begin, min(begin + step, end))
             good = self._check_block(block, class_count)[0]
@@ -89,7 +90,7 @@ class Strips:
         Return the end of its good leading chunks; targets behind it are unspecified.
         """
         end = self._trusted(area, class_count)
-        step = max(1, _CELLS_AT_ONCE // self._cells(area))
+        step = max(1, _DECODED_AT_ONCE // self._cells(area))
         for begin in range(area.chunk_begin, end, step):
             block = Area(area.layer_begin, area.layer_end, begin, min(begin + step, end))
             good = self._decode_block(block, planes, class_count, views, token)

@@ -203,4 +203,4 @@ class Space:
         if durability not in ("memory", "disk"):
             raise invalid(f"durability is {durability!r}, allowed are 'memory' and 'disk'")
         scope = self._scope
-        return Put(scope, chain, scope.deadline(deadline_s), durability == "disk")
+        return Put(scope, chain, scope.deadline(deadline_s), to_disk=durability == "disk")

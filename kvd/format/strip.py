@@ -11,6 +11,7 @@ from kvd.limits import CELL_ALIGN_BYTES, PAGE_BYTES
 
 RAW_FLAG = np.uint32(1 << 31)
 LENGTH_MASK = np.uint32((1 << 28) - 1)
+_STRIP_BYTES_LIMIT = (1 << 32) - (1 << 28)
 TABLE_ENTRY = np.dtype([("offset", "<u4"), ("length", "<u4"), ("checksum", "<u8")])
 assert TABLE_ENTRY.itemsize == 16
 
@@ -58,10 +59,13 @@ def sound_tables(tables: np.ndarray, strip_bytes: np.ndarray) -> np.ndarray:
     Every entry of a sound one lies inside `[table end, strip_bytes)`, aligned and in cell order
     without overlap, with no unknown flag set.
     """
-    begins = tables["offset"].astype(np.int64)
-    words = tables["length"]
+    begins = np.ascontiguousarray(tables["offset"])
+    words = np.ascontiguousarray(tables["length"])
+    limits = np.asarray(strip_bytes, np.uint32)
+    assert (limits <= _STRIP_BYTES_LIMIT).all(), "ends of cells would wrap"
     ends = begins + (words & LENGTH_MASK)
-    sound = (words & ~(RAW_FLAG | LENGTH_MASK) == 0).all(axis=1)
-    sound &= (begins % CELL_ALIGN_BYTES == 0).all(axis=1)
+    sound = begins.max(axis=1) <= limits
+    sound &= np.bitwise_or.reduce(words, axis=1) & ~(RAW_FLAG | LENGTH_MASK) == 0
+    sound &= np.bitwise_or.reduce(begins, axis=1) % CELL_ALIGN_BYTES == 0
     sound &= (begins[:, 1:] >= ends[:, :-1]).all(axis=1)
-    return sound & (begins[:, 0] >= table_bytes(tables.shape[1])) & (ends[:, -1] <= strip_bytes)
+    return sound & (begins[:, 0] >= table_bytes(tables.shape[1])) & (ends[:, -1] <= limits)
