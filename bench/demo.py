@@ -3,6 +3,8 @@
 `python -m bench demo` runs a daemon and the two engine processes; each is `python -m bench.demo`.
 """
 
+import contextlib
+import importlib.util
 import json
 import os
 import signal
@@ -18,27 +20,27 @@ from rich.table import Table
 from rich.text import Text
 
 from bench.report import Report, progress
-from bench.serving import ServingFailed, die_with_parent, served
+from bench.serving import ServingFailed, as_child, served
 
 NEW_TOKENS = 64
 CONNECT_SECONDS_MAX = 10
+_GRACE_SECONDS = 3
 _INTERRUPTED = 130
+_STOPPING = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP}
 _console = Console(width=None if sys.stdout.isatty() else 100)
 
 
 def run(report: Report, full: bool) -> None:
     """Run the demo and exit: 0 only when the tokens are the same. Reports no figures."""
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, lambda *_: sys.exit(_INTERRUPTED))  # So that daemon and files go.
     try:
         _require("torch", "transformers")
         from bench.model import model_directory
 
         model_directory()
-        from bench.scene import DRAM
-
-        _console.print("[bold]daemon[/]: starting in a temporary directory, in memory only")
-        with served(DRAM) as directory:
+        # From here on there is something to clean up: a signal waits until it is waited for.
+        signal.pthread_sigmask(signal.SIG_BLOCK, _STOPPING | {signal.SIGCHLD})
+        with served() as directory:
+            _console.print("[bold]daemon[/]: ready in a temporary directory, in memory only")
             status = _engine_process("store", directory) or _engine_process("answer", directory)
     except KeyboardInterrupt:
         status = _INTERRUPTED
@@ -51,12 +53,8 @@ def run(report: Report, full: bool) -> None:
 
 def _require(*packages: str) -> None:
     for package in packages:
-        if subprocess.run(
-            [sys.executable, "-c", f"import {package}"], capture_output=True
-        ).returncode:
-            raise RuntimeError(
-                f"{package} is not installed: run `make setup` (or pip install '.[hf]')"
-            )
+        if importlib.util.find_spec(package) is None:
+            raise RuntimeError(f"{package} is missing: run `make setup` or pip install '.[hf]'")
 
 
 def _fail(line: str) -> int:
@@ -68,16 +66,22 @@ def _engine_process(role: str, directory: Path) -> int:
     """Run one engine process to its end; return its exit status."""
     command = [sys.executable, "-m", "bench.demo", role, str(directory)]
     sys.stdout.flush()
-    process = subprocess.Popen(command, preexec_fn=die_with_parent)
+    process = subprocess.Popen(command, preexec_fn=as_child)
     try:
-        return process.wait()
-    except KeyboardInterrupt:
-        process.wait()  # It heard the keyboard too.
-        raise
+        heard = signal.SIGCHLD
+        while process.poll() is None and heard == signal.SIGCHLD:
+            heard = signal.sigwait(_STOPPING | {signal.SIGCHLD})
+        if heard in _STOPPING or signal.sigpending() & _STOPPING:
+            return _INTERRUPTED
+        if process.returncode < 0:
+            return _fail(f"the engine process was killed by signal {-process.returncode}")
+        return process.returncode
     finally:
-        if process.poll() is None:
-            process.kill()
-            process.wait()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(_GRACE_SECONDS)  # The keyboard's signal went to it too, or got lost in it.
+        process.kill()
+        process.wait()
+        _console.show_cursor()
 
 
 def engine_main(role: str, directory: str) -> int:
@@ -140,6 +144,8 @@ class _Answer:
         shown = _Shown(self._tokenizer)
         with Live(console=_console, get_renderable=shown.render, auto_refresh=False) as live:
             found = self._scene.by_kvd(prompt, Options(NEW_TOKENS), shown.listener(live.refresh))
+        if not _console.is_terminal:
+            _console.print()
         ahead = self._tokenizer.decode(list(found.drafts_ahead))
         _console.print(f"drafted while the rest was on its way: {json.dumps(ahead)}")
         rows = []

@@ -4,15 +4,20 @@ Each is a raw INT8 tensor in a keyspace of its own, so that it travels by the sa
 K is grouped per channel over 64 tokens, V per token over its 64 channels.
 """
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import torch
 
-from kvd.identity import Keyspace
-from kvd.shape import BlockShape
-from kvd.types import Dtype
+# Before torch loads OpenMP: waiting threads that spin take the cores from codec and daemon.
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+
+import torch  # noqa: E402
+
+from kvd.identity import Keyspace  # noqa: E402
+from kvd.shape import BlockShape  # noqa: E402
+from kvd.types import Dtype  # noqa: E402
 
 GROUP = 64
 _META_BYTES = 4  # Lowest and highest value of a group, BF16 each.

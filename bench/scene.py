@@ -3,26 +3,22 @@
 Every way of getting a cache ends in the same tail forward on the same views, fed layer by layer.
 """
 
-import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-# Before torch loads OpenMP: waiting threads that spin take the cores from codec and daemon.
-os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-
-from bench.plain import PLAIN, Plain, PlainTargets, encode  # noqa: E402
-from kvd.client import Client, Delivery, Space, Stored  # noqa: E402
-from kvd.clock import NS_PER_S, MonotonicClock  # noqa: E402
-from kvd.engines.hf import HfEngine, Link  # noqa: E402
-from kvd.engines.hf_model import HfModel  # noqa: E402
-from kvd.speculate.engine import Batch  # noqa: E402
-from kvd.speculate.grid import CHUNK_TOKENS, usable_chunks  # noqa: E402
-from kvd.speculate.outcome import Listener, Options, Outcome  # noqa: E402
-from kvd.speculate.prefix import Prefix  # noqa: E402
-from kvd.speculate.verify import run_prompt  # noqa: E402
+from bench.plain import PLAIN, Plain, PlainTargets, encode
+from kvd.client import Client, Delivery, Space, Stored
+from kvd.clock import NS_PER_S, MonotonicClock
+from kvd.engines.hf import HfEngine, Link
+from kvd.engines.hf_model import HfModel
+from kvd.speculate.engine import Batch
+from kvd.speculate.grid import CHUNK_TOKENS, usable_chunks
+from kvd.speculate.outcome import Listener, Options, Outcome
+from kvd.speculate.prefix import Prefix
+from kvd.speculate.verify import run_prompt
 
 LINK_BITS = 200_000_000
 DEADLINE_SECONDS = 60.0
@@ -34,7 +30,6 @@ QUESTIONS = {
     "drama": "\n\nWrite a short summary of the text above.",
 }
 NAMES = tuple(QUESTIONS)
-DRAM = "2GiB"
 
 Progress = Callable[[int, int], None]
 

@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+DRAM = "2GiB"  # Four caches of 4,096 tokens of the small model, and room.
 START_SECONDS_MAX = 20.0
 STOP_SECONDS_MAX = 15.0
 _PR_SET_PDEATHSIG = 1
@@ -22,7 +23,7 @@ class ServingFailed(Exception):
 
 
 @contextlib.contextmanager
-def served(dram: str) -> Iterator[Path]:
+def served(dram: str = DRAM) -> Iterator[Path]:
     """Run `kvd serve` with so much memory; yield the directory of its tenant.
 
     The daemon and its directory are gone afterwards, whatever ended the block.
@@ -35,7 +36,7 @@ def served(dram: str) -> Iterator[Path]:
             stderr=subprocess.PIPE,
             text=True,
             start_new_session=True,  # The keyboard's signals are for the bench, which stops it.
-            preexec_fn=die_with_parent,
+            preexec_fn=as_child,
         )
         try:
             _await_ready(process)
@@ -44,9 +45,10 @@ def served(dram: str) -> Iterator[Path]:
             _stop(process)
 
 
-def die_with_parent() -> None:
-    """Let the kernel end this process with its parent; for a child between fork and exec."""
+def as_child() -> None:
+    """Prepare a child between fork and exec: it ends with its parent, it hears all signals."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
 
 
 def _await_ready(process: subprocess.Popen) -> None:

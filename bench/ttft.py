@@ -7,7 +7,7 @@ import statistics
 
 from bench.plain import PLAIN
 from bench.report import Report, progress
-from bench.scene import DRAM, LINK_BITS, NAMES, Document, Scene, document
+from bench.scene import LINK_BITS, NAMES, Document, Scene, document
 from bench.serving import served
 from kvd.client import Client
 from kvd.speculate.outcome import Options, Outcome
@@ -24,7 +24,7 @@ def run(report: Report, full: bool) -> None:
     names = NAMES if full else NAMES[:1]
     repeats = REPEATS_FULL if full else REPEATS
     model, tokenizer = load_model()
-    with served(DRAM) as directory, Client(directory) as client:
+    with served() as directory, Client(directory) as client:
         if not client.wait_connected(10):
             raise RuntimeError(client.status().reason)
         scene = Scene(model, client)
