@@ -58,7 +58,7 @@ def growing(state: State) -> bool:
 
 
 def on_slab_detached(state: State, event: SlabDetached) -> list[Effect]:
-    """Take the slab from its writer; extents quarantined for its sake are free again."""
+    """Take the slab from its writer, who may have it again like anybody else."""
     slab = state.slabs.get(event.slab)
     session = state.sessions.get(event.session)
     if slab is None or session is None or slab.owner != event.session:
@@ -70,8 +70,6 @@ def on_slab_detached(state: State, event: SlabDetached) -> list[Effect]:
     slab.become(SlabState.IDLE)
     slab.owner = 0
     session.slabs_owned.remove(slab.id)
-    session.slabs_known.add(slab.id)
-    free_quarantined(state, event.session, slab.id)
     return []
 
 
@@ -81,17 +79,10 @@ def _is_reserved(state: State, owner: Session, slab: Slab) -> bool:
     return any((r.slabs[r.open] == slab.id).any() for r in reservations)
 
 
-def free_quarantined(state: State, session: int, slab: int = 0) -> None:
-    """Free what was set aside because this session's process could write it; slab 0 means all."""
-    held = state.quarantine.pop(session, [])
-    kept = []
-    for extent in held:
-        if slab in (0, extent.slab):
-            move_bytes(state, extent, StripState.QUARANTINED, StripState.FREE)
-        else:
-            kept.append(extent)
-    if kept:
-        state.quarantine[session] = kept
+def free_quarantined(state: State, session: int) -> None:
+    """Free what was set aside because this session's process could write it."""
+    for extent in state.quarantine.pop(session, []):
+        move_bytes(state, extent, StripState.QUARANTINED, StripState.FREE)
 
 
 def take_run(

@@ -1,4 +1,4 @@
-"""One process of the simulated world with one session: puts, fetches, and dies in many ways.
+"""One process of the simulated world with one session, and the ways in which both end.
 
 Holds what a client knows: its handles, its mappings, and whether it may write them. A process
 may live on after its session, with all its mappings.
@@ -12,19 +12,17 @@ import numpy as np
 from kvd.clock import NS_PER_MS
 from kvd.core.effects import KeyspaceGranted, Outcome, Promise
 from kvd.core.events import (
-    Delivery,
     KeyspaceWanted,
     ProcessGone,
     ReleaseWanted,
     SessionEnded,
-    SessionOpened,
     SlabDetached,
 )
 from kvd.core.index import Tree
 from kvd.errors import ErrorKind, KvdError
 from kvd.limits import DIGEST_BYTES
 from kvd.testing.oracles import Wish, require
-from kvd.testing.putting import Prefix, Put
+from kvd.testing.putting import Prefix
 from kvd.testing.reading import Fetch
 from kvd.types import Lane
 
@@ -41,60 +39,18 @@ class Client:
         self.handles: dict[int, int] = {}
         self.digests: dict[int, bytes] = {}
         self.fetches: list[Fetch] = []
-        world.tell(SessionOpened(session, tenant))
-        self._register(0)
-        if world.rng.random() < 0.5:
-            self._register(1)
 
-    # ---- what it does ----
+    # ---- its end ----
 
-    def act(self) -> None:
-        """Do one thing, and see to the next."""
-        if not self.open or self.world.stopped:
-            return
-        rng = self.world.rng
-        deeds: dict[Callable[[], object], int] = {
-            self._put: 34,
-            self._fetch_mapped: 24,
-            self._fetch_bytes: 14,
-            self._fetch_many: 2,
-            self._look_up: 10,
-            self._register_more: 1,
-            self._end_session: 1,
-            self._die: 1,
-        }
-        if self.handles:
-            rng.choices(tuple(deeds), tuple(deeds.values()))[0]()
-        self.world.after(rng.choice((2, 10, 50, 250)) * NS_PER_MS, self.act)
-
-    def _put(self) -> None:
-        Put(self)
-
-    def _fetch_mapped(self) -> None:
-        Fetch(self, Delivery.MAP).start()
-
-    def _fetch_bytes(self) -> None:
-        Fetch(self, Delivery.BYTES).start()
-
-    def _fetch_many(self) -> None:
-        for _ in range(5):
-            self._fetch_bytes()
-
-    def _look_up(self) -> None:
-        Fetch(self, self.world.rng.choice(tuple(Delivery))).look_up()
-
-    def _register_more(self) -> None:
-        self._register(self.world.rng.randrange(len(self.world.keyspaces)))
-
-    def _end_session(self) -> None:
+    def end_session(self) -> None:
         """Lose the sockets; the process lingers, for a while or to the end of the world."""
         self.world.saw("a session ended while its process lives")
         self._close()
         self.world.tell(SessionEnded(self.session))
         if self.world.rng.random() < 0.7:
-            self.world.after(self.world.rng.choice((50, 800, 5000)) * NS_PER_MS, self._die)
+            self.world.after(self.world.rng.choice((50, 800, 5000)) * NS_PER_MS, self.die)
 
-    def _die(self) -> None:
+    def die(self) -> None:
         if self.alive:
             if self.open and not self.world.stopped:
                 self.world.saw("a process gone at once")
@@ -105,7 +61,7 @@ class Client:
     def stop(self, *, gone: bool) -> None:
         """End the session, and the process as well if `gone`."""
         if gone:
-            self._die()
+            self.die()
         elif self.open:
             self._close()
             self.world.tell(SessionEnded(self.session))
@@ -133,7 +89,7 @@ class Client:
         self.world.tell(event)
         return event.request
 
-    def _register(self, keyspace: int) -> None:
+    def register(self, keyspace: int) -> None:
         def note(outcome: Outcome) -> None:
             if isinstance(outcome, KeyspaceGranted):
                 self.handles[keyspace] = outcome.keyspace
@@ -176,10 +132,10 @@ class Client:
     # ---- what it is told ----
 
     def on_slab(self, slab: int, *, writable: bool) -> None:
+        if writable and slab in self.mapped:
+            self.world.saw("a slab given again for writing")
         self.mapped[slab] = self.world.memory.slabs[slab]
         if writable:
-            if slab in self.mapped and slab not in self.writable:
-                self.world.saw("a slab given again for writing")
             self.writable.add(slab)
 
     def on_drop(self, slab: int) -> None:
@@ -200,7 +156,7 @@ class Client:
             self.writable.discard(slab)
             self.world.after(
                 self.world.rng.choice((1, 30)) * NS_PER_MS,
-                lambda: self.open and self.world.tell(SlabDetached(self.session, slab)),
+                lambda: self.world.tell(SlabDetached(self.session, slab)),
             )
 
     def on_lease_lost(self, lease: int) -> None:

@@ -33,7 +33,8 @@ SOMETIMES = (
     "a delivery that outlived its session", "a release during delivery",
     "a reservation lost", "a reservation aborted", "a reservation left open",
     "a zombie write into a quarantined extent", "a zombie write into a destroyed slab",
-    "a recall honoured", "a recall refused", "a detach ignored", "a slab given again for writing",
+    "a recall honoured", "a recall refused", "a detach ignored",
+    "a slab given again for writing",
     "a slab failed", "a slab destroyed", "a foreign slab made anew",
     "a session ended while its process lives", "a session closed while its process lives",
     "a process gone at once", "draining",
@@ -142,9 +143,8 @@ def check_promise(memory: Memory, wish: Wish, promise: Promise, owner: tuple[str
             named = (fill.tenant, fill.keyspace, fill.lane)
             require(named == (*owner, lane), f"tenants: {owner} was promised a chunk of {named}")
             require(not fill.reported, f"I5: chunk {chunk} was reported corrupt and is offered")
-            for c in range(CLASS_COUNT):
-                if chunk < counts[c]:
-                    _check_strip(fill, c, columns.sizes[c][chunk], columns.roots[c][chunk])
+            for c in [c for c in range(CLASS_COUNT) if chunk < counts[c]]:
+                _check_strip(fill, c, columns.sizes[c][chunk], columns.roots[c][chunk])
 
 
 def _check_strip(fill: Fill, plane_class: int, size: np.uint32, root: np.uint64) -> None:

@@ -4,7 +4,6 @@ The process writes on for as long as it lives and has not said that it stopped, 
 its session: a zombie's writes must do no harm.
 """
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -44,6 +43,7 @@ class Put:
         count = len(self._prefix) // DIGEST_BYTES
         self._first = rng.randrange(count) if rng.random() < 0.2 else 0
         self.chain = self._prefix[self._first * DIGEST_BYTES :]
+        self.count = count - self._first
         parent = self._prefix[: self._first * DIGEST_BYTES][-DIGEST_BYTES:]
         pages = [rng.choices((1, 2, 3), (6, 3, 1), k=CLASS_COUNT) for _ in range(self.count)]
         self._reserved = np.array(pages, np.uint32) * PAGE_BYTES
@@ -64,10 +64,6 @@ class Put:
             self._on_reserved,
             note=self._note_reserved,
         )
-
-    @property
-    def count(self) -> int:
-        return len(self.chain) // DIGEST_BYTES
 
     def digest(self, chunk: int) -> bytes:
         return self.chain[chunk * DIGEST_BYTES : (chunk + 1) * DIGEST_BYTES]
@@ -194,22 +190,21 @@ class Put:
             if fill := self._fills.get(chunk):
                 sizes[chunk - first] = fill.sizes
                 roots[chunk - first] = [fill.root(c) for c in range(CLASS_COUNT)]
-        self._ask(
+        self.client.ask(
             lambda request: SealWanted(
                 request, self.client.session, self.reservation, first, sizes, roots, 1, last
             ),
-            lambda outcome: self._note_sealed(outcome, first, sizes),
+            _ignore,
+            note=lambda outcome: self._note_sealed(outcome, first, sizes),
         )
 
     def _abort(self) -> None:
         self.finished = True
-        self._ask(
+        self.client.ask(
             lambda request: AbortWanted(request, self.client.session, self.reservation),
-            self._note_aborted,
+            _ignore,
+            note=self._note_aborted,
         )
-
-    def _ask(self, make: Callable[[int], object], note: Callable[[Outcome], None]) -> None:
-        self.client.ask(make, lambda outcome: None, note=note)
 
     def _note_aborted(self, outcome: Outcome) -> None:
         if isinstance(outcome, Aborted):
@@ -252,3 +247,7 @@ class Put:
         digests = [before[at : at + DIGEST_BYTES] for at in range(0, len(before), DIGEST_BYTES)]
         rows = [tree.rows.get(digest, NO_ROW) for digest in digests]
         return any(row == NO_ROW or index.condemned[row] for row in rows)
+
+
+def _ignore(outcome: Outcome) -> None:
+    """The record was made at the very step; the client learns nothing more from the answer."""

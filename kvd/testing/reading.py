@@ -51,7 +51,6 @@ class Fetch:
         self.client, self.world, self.delivery = client, client.world, delivery
         self.keyspace, self.chain, self.lanes = where or client.choose_prefix()
         self.lease = 0
-        self.reading = False
         self._held: tuple[int, int, int] = (0, 0, 0)
         self._strips: list[Strip] = []
         self._wrong = ""
@@ -105,7 +104,6 @@ class Fetch:
         self.lease = promise.lease
         if self.delivery == Delivery.MAP and promise.lease:
             self._strips = strips_of(self.world, promise, self.chain, self.client.mapped)
-            self.reading = True
             self.client.fetches.append(self)
             self._wait()
         elif self.delivery == Delivery.BYTES and promise.lease and self.world.rng.random() < 0.06:
@@ -135,7 +133,6 @@ class Fetch:
                 self._renew()
             self._wait()
             return
-        self.reading = False
         self.client.fetches.remove(self)
         self._judge()
         if self.client.open:

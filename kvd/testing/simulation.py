@@ -1,7 +1,8 @@
 """The door of the simulated world: one seed in, a judged life out."""
 
+from kvd.testing.life import TENANTS, live
 from kvd.testing.settling import settle
-from kvd.testing.world import TENANTS, Result, World
+from kvd.testing.world import Result, World
 
 EVENTS = 300  # That the core takes before everybody stops; settling adds some.
 
@@ -10,7 +11,7 @@ def run(seed: int, events: int = EVENTS) -> Result:
     """Live through `events` and settle; raise AssertionError that names invariant and seed."""
     world = World(seed)
     try:
-        world.live(events)
+        live(world, events)
         settle(world, TENANTS)
     except AssertionError as error:
         when = f"seed {seed}, event {world.steps}, {world.now_ns / 1e9:.3f} s"

@@ -15,14 +15,7 @@ import numpy as np
 
 from kvd.clock import NS_PER_MS
 from kvd.core import effects as out
-from kvd.core.events import (
-    DrainStarted,
-    Event,
-    SlabFailed,
-    SlabTouched,
-    Started,
-    Ticked,
-)
+from kvd.core.events import Event, SessionOpened, SlabFailed, SlabTouched
 from kvd.core.invariants import check
 from kvd.core.state import CoreConfig, new_state
 from kvd.core.step import step
@@ -32,16 +25,11 @@ from kvd.limits import GIB, PAGE_BYTES, Limits, squeeze
 from kvd.shape import BlockShape
 from kvd.testing.client import Client
 from kvd.testing.memory import Memory
-from kvd.testing.oracles import (
-    SOMETIMES,
-    Wishes,
-    check_promise,
-)
+from kvd.testing.oracles import SOMETIMES, Wishes, check_promise
 from kvd.testing.reading import ByteDelivery
 from kvd.testing.watching import Watch
 from kvd.types import Dtype, Lane, Shard, ShardScheme
 
-TENANTS = ("red", "blue")
 SLAB_PAGES = 32
 SHAPE = BlockShape.of_attention(layers=2, heads=2, width=8, dtype=Dtype.BF16)
 
@@ -114,41 +102,14 @@ class World:
             self.advance()
         self.now_ns = max(self.now_ns, until_ns)
 
-    def live(self, events: int) -> None:
-        """Let everybody act until the core has taken so many events."""
-        self.tell(Started())
-        self._tick()
-        self._populate()
-        if self.rng.random() < 0.15:
-            self.after(self.rng.randint(2000, 6000) * NS_PER_MS, self._drain)
-        while self.steps < events:
-            self.advance()
-        self.stopped = True
-
-    def _tick(self) -> None:
-        if self.rng.random() < 0.02 and not self.stopped:
-            self.now_ns += self.rng.choice((900, 3000, 30_000)) * NS_PER_MS
-        self.tell(Ticked())
-        self.wishes.check_deadlines(self.now_ns)
-        self.after(self.limits.tick_ns, self._tick)
-
-    def _populate(self) -> None:
-        """Keep some clients about."""
-        if self.stopped:
-            return
-        if sum(client.open for client in self.clients.values()) < 3:
-            self.join(self.rng.choice(TENANTS)).act()
-        self.after(self.rng.choice((20, 400)) * NS_PER_MS, self._populate)
-
     def join(self, tenant: str) -> Client:
         session = len(self.clients) + 1
-        self.clients[session] = client = Client.__new__(Client)
-        client.__init__(self, session, tenant)
+        self.clients[session] = client = Client(self, session, tenant)
+        self.tell(SessionOpened(session, tenant))
+        client.register(0)
+        if self.rng.random() < 0.5:
+            client.register(1)
         return client
-
-    def _drain(self) -> None:
-        self.saw("draining")
-        self.tell(DrainStarted())
 
     # ---- the core and its effects ----
 

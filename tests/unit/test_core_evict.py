@@ -4,6 +4,7 @@ import pytest
 
 from kvd.clock import NS_PER_S
 from kvd.core.effects import NotAdmitted
+from kvd.core.events import ProcessGone
 from kvd.core.evict import evict
 from kvd.core.transitions import StripState
 from kvd.limits import PAGE_BYTES
@@ -123,3 +124,48 @@ def test_room_is_made_of_what_is_least_dense() -> None:
     drop_one(scene)
     assert scene.counts(session, large) == (1, 1, 0)
     assert scene.state.bytes_in(StripState.READY) == 5 * PAGE_BYTES
+
+
+def many_texts(scene: Scene, count: int) -> list[bytes]:
+    """Put chains of one chunk, each a minute after the one before; return them, oldest first."""
+    session, texts = scene.join(), [chain_of(1, text) for text in range(count)]
+    for text in texts:
+        scene.now_ns += 60 * NS_PER_S
+        assert scene.put(session, text) == NotAdmitted.NONE
+    return texts
+
+
+def test_a_sample_of_many_finds_old_ones() -> None:
+    """Not the oldest, which would take a look at all, but nothing of the younger half."""
+    scene = Scene(slabs=1, slab_pages=900)
+    texts = many_texts(scene, 120)
+    while scene.state.index.row_count > 110:
+        drop_one(scene)
+    session = scene.join()
+    gone = [at for at, text in enumerate(texts) if scene.counts(session, text) == (0, 0, 0)]
+    assert len(gone) == 10 and max(gone) < 60
+
+
+def test_the_same_epoch_samples_the_same_victims() -> None:
+    """I12: chance has its seed in the state."""
+    left = []
+    for _ in range(2):
+        scene = Scene(slabs=1, slab_pages=900)
+        texts = many_texts(scene, 80)
+        for _ in range(40):
+            drop_one(scene)
+        session = scene.join()
+        left.append([scene.counts(session, text) for text in texts])
+    assert left[0] == left[1]
+
+
+def test_room_is_found_where_it_helps_though_no_sample_shows_it() -> None:
+    scene = Scene(slabs=2, slab_pages=240)
+    many_texts(scene, 80)
+    scene.tell(ProcessGone(1))
+    writer = scene.join()
+    assert scene.reserve(writer, chain_of(1, 1000), pages=80).reservation
+    (full,) = [slab.id for slab in scene.state.slabs.values() if slab.owner == writer]
+    scene.seal(writer, 81, 0, 1, last=True)
+    for _ in range(3):
+        assert evict(scene.state, {full}, wanted_bytes=1) == {full}

@@ -81,7 +81,7 @@ def test_a_second_writer_comes_to_its_share(tenant: str) -> None:
     scene = Scene(SLABS, SLAB_PAGES)
     rich, poor = scene.join("red"), scene.join(tenant)
     fill_up(scene, rich)
-    for at in range(100):
+    for at in range(50):
         put_patiently(scene, rich, text=2 * at + 2)
         scene.put(poor, chain_of(1, 2 * at + 3))
         honour(scene)
