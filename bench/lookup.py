@@ -15,7 +15,7 @@ import grpc
 import numpy as np
 
 from bench.report import Report, progress, rival
-from bench.serving import die_with_parent, served
+from bench.serving import as_child, served
 from kvd.client import BlockShape, Client, Dtype, Keyspace, Space
 from kvd.client.messages import keyspace_message, lane_message
 from kvd.limits import CHUNK_KEY_BYTES, DIGEST_BYTES
@@ -143,7 +143,7 @@ def _by_redis(program: str) -> Iterator[Ask]:
         path = Path(directory) / "redis.sock"
         command = [program, "--port", "0", "--unixsocket", str(path), "--save", ""]
         command += ["--appendonly", "no", "--dir", directory]
-        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, preexec_fn=die_with_parent)
+        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, preexec_fn=as_child)
         try:
             with _connected(path) as connection:
                 stored = b"".join(_command(b"SET", name, b"") for name in names[:KNOWN])

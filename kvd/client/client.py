@@ -64,9 +64,9 @@ class Client:
         """Return whether it is connected, why not, and what has been counted. Never blocks."""
         link = self._link
         link.thread()
-        return Status(
-            link.connected, link.reason, link.epoch, link.daemon, link.slab_failure, link.counters
-        )
+        connected = link.connected
+        reason = "" if connected else link.reason or "disconnected"
+        return Status(connected, reason, link.epoch, link.daemon, link.slab_failure, link.counters)
 
     @property
     def directory(self) -> Path:

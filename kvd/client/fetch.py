@@ -78,7 +78,7 @@ class Fetch:
         """
         area, class_count = self._area(layers, planes, chunks)
         views = target_views(self._scope.grid, targets, area.layer_end - area.layer_begin)
-        self._check_room(views, token_begin, area)
+        _check_room(views, token_begin, self._scope.keyspace.chunk_tokens, area)
         hold = self._hold
         if hold is None or area.chunk_begin == area.chunk_end:
             return 0
@@ -136,8 +136,9 @@ class Fetch:
             raise invalid(f"chunks are {begin} to {end}, promised with {planes} planes: {promised}")
         return Area(layers[0], layers[1], begin, end), class_count
 
-    def _check_room(self, views: CellViews, token_begin: int, area: Area) -> None:
-        tokens = self._scope.keyspace.chunk_tokens
-        begin, end = token_begin + area.chunk_begin * tokens, token_begin + area.chunk_end * tokens
-        if area.chunk_begin < area.chunk_end and not 0 <= begin <= end <= views.tokens:
-            raise invalid(f"targets hold {views.tokens} tokens, to be written are {begin} to {end}")
+
+def _check_room(views: CellViews, token_begin: int, chunk_tokens: int, area: Area) -> None:
+    begin = token_begin + area.chunk_begin * chunk_tokens
+    end = token_begin + area.chunk_end * chunk_tokens
+    if area.chunk_begin < area.chunk_end and not 0 <= begin <= end <= views.tokens:
+        raise invalid(f"targets hold {views.tokens} tokens, to be written are {begin} to {end}")

@@ -114,20 +114,25 @@ class Link:
     async def _keep(self) -> None:
         delay_s = _BACKOFF_FIRST_S
         while True:
-            ended: asyncio.Future[KvdError] = asyncio.get_running_loop().create_future()
+            ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             # Known before it is connected, so that a fork at any moment closes its sockets.
-            self._session = session = Session(self.directory, partial(_settle, ended))
+            self._session = session = Session(self.directory, partial(self._ended, ended))
             try:
                 await session.connect(self._name)
             except (OSError, KvdError) as error:
-                self.reason = self._explained(error)
+                self.reason = _explained(self.directory, error)
                 refused = isinstance(error, KvdError) and error.kind != ErrorKind.UNAVAILABLE
                 await _pause(_REFUSED_BACKOFF_S if refused else delay_s)
                 delay_s = min(2 * delay_s, _BACKOFF_MAX_S)
                 continue
             delay_s = _BACKOFF_FIRST_S
             self._welcome(session)
-            self.reason = f"disconnected: {(await ended).message}"
+            await ended
+
+    def _ended(self, ended: "asyncio.Future[None]", error: KvdError) -> None:
+        if not ended.done():  # Cancelled, when it is the client that leaves.
+            self.reason = f"disconnected: {error.message}"
+            ended.set_result(None)
 
     def _welcome(self, session: Session) -> None:
         self.epoch, self.daemon = session.welcome.epoch, session.welcome.daemon
@@ -137,33 +142,26 @@ class Link:
         self._changed.set()
         self._changed = asyncio.Event()
 
-    def _explained(self, error: OSError | KvdError) -> str:
-        """Return one line: what is wrong, and what to do about it."""
-        where = self.directory
-        if isinstance(error, KvdError):
-            match error.kind:
-                case ErrorKind.INCOMPATIBLE:
-                    return f"{error.message} (use the same kvd version for client and daemon)"
-                case ErrorKind.DENIED:
-                    return f"{error.message} (check whose directory {where} is)"
-            return error.message
-        match error.errno:
-            case errno.ENOENT:
-                return f"no daemon at {where} (start it: kvd serve)"
-            case errno.ECONNREFUSED:
-                return f"no daemon listens at {where} (start it: kvd serve)"
-            case errno.EACCES:
-                return (
-                    f"no permission for the sockets in {where} (uid {os.getuid()}; add its group)"
-                )
-            case errno.EMFILE:
-                return "this process is at its limit of open files (raise ulimit -n)"
-        return f"cannot connect to {where}: {error}"
 
-
-def _settle(future: "asyncio.Future[KvdError]", error: KvdError) -> None:
-    if not future.done():  # Cancelled, when it is the client that leaves.
-        future.set_result(error)
+def _explained(where: Path, error: OSError | KvdError) -> str:
+    """Return one line: what is wrong, and what to do about it."""
+    if isinstance(error, KvdError):
+        match error.kind:
+            case ErrorKind.INCOMPATIBLE:
+                return f"{error.message} (use the same kvd version for client and daemon)"
+            case ErrorKind.DENIED:
+                return f"{error.message} (check whose directory {where} is)"
+        return error.message
+    match error.errno:
+        case errno.ENOENT:
+            return f"no daemon at {where} (start it: kvd serve)"
+        case errno.ECONNREFUSED:
+            return f"no daemon listens at {where} (start it: kvd serve)"
+        case errno.EACCES:
+            return f"no permission for the sockets in {where} (uid {os.getuid()}; add its group)"
+        case errno.EMFILE:
+            return "this process is at its limit of open files (raise ulimit -n)"
+    return f"cannot connect to {where}: {error}"
 
 
 async def _pause(seconds: float) -> None:

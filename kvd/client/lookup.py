@@ -1,4 +1,4 @@
-"""The question without data: how much of a prefix is there. On the I/O thread.
+"""The question without data: how much of a prefix is there.
 
 Runs as plain callbacks: as a coroutine it would cost about as much again as the daemon's answer.
 """
@@ -13,6 +13,7 @@ from kvd.client.messages import lane_message, parse_counts
 from kvd.client.outcomes import Found, Reason
 from kvd.client.scope import Scope
 from kvd.client.session import Session
+from kvd.client.thread import Gate
 from kvd.errors import KvdError
 from kvd.limits import DIGEST_BYTES
 from kvd.types import Lane
@@ -33,8 +34,23 @@ class Question:
     lease: bool
     deadline_s: float
 
+    def ask_here(self) -> Answer:
+        """Ask and wait for the answer, on the caller's thread as far as it goes."""
+        scope = self.scope
+        thread = scope.link.thread()
+        session = scope.link.session()
+        known = session.handles.get(scope.number)
+        if known is None:
+            return thread.ask(self.ask)
+        scope.link.counters.lookups += 1
+        gate: Gate[Answer] = Gate()
+        number = self.send(session, known[0], gate.open)
+        if not gate.wait(self.deadline_s):
+            thread.post(session.requests.give_up, number)
+        return thread.wait(gate)
+
     def ask(self, done: Done) -> None:
-        """Ask the daemon; call back once with the answer or what kept it from coming."""
+        """Ask on the I/O thread; call back once with the answer or what kept it from coming."""
         scope = self.scope
         scope.link.counters.lookups += 1
         try:
@@ -46,7 +62,7 @@ class Question:
         if known is None:
             asyncio.get_running_loop().create_task(self._register(session, done))
         else:
-            self._send(session, known[0], done)
+            self._timed(session, known[0], done)
 
     async def _register(self, session: Session, done: Done) -> None:
         scope = self.scope
@@ -55,9 +71,23 @@ class Question:
         except KvdError as error:
             done(error)
         else:
-            self._send(session, known[0], done)
+            self._timed(session, known[0], done)
 
-    def _send(self, session: Session, handle: int, done: Done) -> None:
+    def _timed(self, session: Session, handle: int, done: Done) -> None:
+        """Send it, and see to an answer by the deadline."""
+        timers: list[asyncio.TimerHandle] = []
+
+        def answered(answer: Answer) -> None:
+            for timer in timers:
+                timer.cancel()
+            done(answer)
+
+        number = self.send(session, handle, answered)
+        loop = asyncio.get_running_loop()
+        timers.append(loop.call_later(self.deadline_s, session.requests.give_up, number))
+
+    def send(self, session: Session, handle: int, done: Done) -> int:
+        """Send it from any thread, return the request's number; the deadline is the caller's."""
         message = pb.LookupRequest(
             keyspace=handle,
             lanes=[lane_message(lane) for lane in self.lanes],
@@ -65,17 +95,11 @@ class Question:
             lease=self.lease,
             deadline_ms=max(1, int(self.deadline_s * 1000)),
         )
-        timers: list[asyncio.TimerHandle] = []
 
         def answered(answer: Message | KvdError) -> None:
-            for timer in timers:
-                timer.cancel()
             done(self._found(session, answer))
 
-        requests = session.requests
-        number = requests.start(FrameKind.LOOKUP, message, answered)
-        loop = asyncio.get_running_loop()
-        timers.append(loop.call_later(self.deadline_s, requests.give_up, number))
+        return session.requests.start(FrameKind.LOOKUP, message, answered)
 
     def _found(self, session: Session, answer: Message | KvdError) -> Answer:
         if isinstance(answer, KvdError):

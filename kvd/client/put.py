@@ -34,8 +34,22 @@ _GROWING_PAUSE_S = 0.05
 _COLLECT_SECONDS_MIN = 0.2  # For the answers of seals that are on their way at the deadline.
 
 
-def _now_s() -> float:
-    return _CLOCK.now_ns() / NS_PER_S
+class Deadline:
+    """The time that a put has."""
+
+    def __init__(self, seconds: float) -> None:
+        self._at_s = _CLOCK.now_ns() / NS_PER_S + seconds
+
+    def left_s(self) -> float:
+        """Return the seconds left, negative behind the deadline."""
+        return self._at_s - _CLOCK.now_ns() / NS_PER_S
+
+    def need_s(self) -> float:
+        """Return the seconds left, or raise LATE."""
+        left = self.left_s()
+        if left <= 0:
+            raise KvdError(ErrorKind.LATE, "the put's deadline passed")
+        return left
 
 
 class Put:
@@ -45,7 +59,7 @@ class Put:
         self._scope, self._chain = scope, chain
         self._durability = pb.DURABILITY_DISK if to_disk else pb.DURABILITY_MEMORY
         self._thread = scope.link.thread()
-        self._deadline = _now_s() + deadline_s
+        self._deadline = Deadline(deadline_s)
         self._session: Session | None = None
         self._handle, self._digest = 0, b""
         self._stored = self._had = self._size_bytes = 0
@@ -62,7 +76,7 @@ class Put:
             at = max(first, min(end, self._complete()))
             self._had += at - first
             while at < end and self._reason == Reason.NONE:
-                self._left_s()
+                self._deadline.need_s()
                 prepared = encoder.encode(views, range(at, end), first, SCRATCH_BYTES, scope.pool)
                 try:
                     self._put_batch(prepared, slice(0, prepared.count), at)
@@ -99,7 +113,7 @@ class Put:
             self._thread.call(asyncio.sleep(_GROWING_PAUSE_S))
             reservation = self._reserve(sizes, 0)
         reservation.find_slabs(
-            self._thread, self._session, sizes[: reservation.admitted], self._left_s()
+            self._thread, self._session, sizes[: reservation.admitted], self._deadline.need_s()
         )
         self._abort(reservation)
         if reservation.reason != Reason.NONE:
@@ -126,20 +140,16 @@ class Put:
 
     # ---- asking ----
 
-    def _left_s(self) -> float:
-        left = self._deadline - _now_s()
-        if left <= 0:
-            raise KvdError(ErrorKind.LATE, "the put's deadline passed")
-        return left
-
     def _ask(self, kind: FrameKind, message: Message) -> Message:
         assert self._session is not None
-        return self._thread.call(self._session.requests.request(kind, message, self._left_s()))
+        return self._thread.call(
+            self._session.requests.request(kind, message, self._deadline.need_s())
+        )
 
     def _open(self) -> None:
         self._session = self._scope.link.session()
         registering = self._session.keyspace(
-            self._scope.keyspace, self._scope.number, self._left_s()
+            self._scope.keyspace, self._scope.number, self._deadline.need_s()
         )
         self._handle, self._digest = self._thread.call(registering)
 
@@ -149,7 +159,7 @@ class Put:
             keyspace=self._handle,
             lanes=[lane_message(self._scope.lane)],
             chain=self._chain,
-            deadline_ms=max(1, int(self._left_s() * 1000)),
+            deadline_ms=max(1, int(self._deadline.need_s() * 1000)),
         )
         reply = self._ask(FrameKind.LOOKUP, message)
         assert isinstance(reply, pb.LookupReply)
@@ -164,7 +174,7 @@ class Put:
             chain=self._chain[begin:end],
             sizes=sizes.astype("<u4").tobytes(),
             durability=self._durability,
-            deadline_ms=max(1, int(self._left_s() * 1000)),
+            deadline_ms=max(1, int(self._deadline.need_s() * 1000)),
         )
         reply = self._ask(FrameKind.RESERVE, message)
         assert isinstance(reply, pb.ReserveReply)
@@ -187,7 +197,7 @@ class Put:
                 self._reason = reservation.reason
                 self._scope.link.counters.miss(reservation.reason)
                 return
-            if self._deadline - _now_s() < _GROWING_PAUSE_S:
+            if self._deadline.left_s() < _GROWING_PAUSE_S:
                 self._reason = Reason.GROWING
                 return
             self._thread.call(asyncio.sleep(_GROWING_PAUSE_S))
@@ -198,7 +208,7 @@ class Put:
         done = False
         try:
             wanted = prepared.sizes[begin : begin + reservation.admitted]
-            reservation.find_slabs(self._thread, self._session, wanted, self._left_s())
+            reservation.find_slabs(self._thread, self._session, wanted, self._deadline.need_s())
             for group in groups:
                 sizes = prepared.sizes[begin + group.start : begin + group.stop]
                 roots = self._lay(prepared, begin, at, (reservation, group))
@@ -242,11 +252,11 @@ class Put:
             profile=self._scope.profile.id,
             last=last,
         )
-        request = self._session.requests.request(FrameKind.SEAL, message, self._left_s())
+        request = self._session.requests.request(FrameKind.SEAL, message, self._deadline.need_s())
         return self._thread.submit(request)
 
     def _collect(self, seal: "Future[Message]", sizes: np.ndarray) -> None:
-        left = max(self._deadline - _now_s(), _COLLECT_SECONDS_MIN)
+        left = max(self._deadline.left_s(), _COLLECT_SECONDS_MIN)
         try:
             reply = seal.result(left + _COLLECT_SECONDS_MIN)
         except TimeoutError:

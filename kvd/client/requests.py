@@ -5,6 +5,7 @@ given up meanwhile is given back here.
 """
 
 import asyncio
+import itertools
 from collections.abc import Callable
 
 from google.protobuf.message import DecodeError, Message
@@ -22,6 +23,7 @@ _CLOCK = MonotonicClock()
 
 SILENCE_SECONDS = 2.0  # A daemon that misses a deadline and said nothing for so long has hung.
 _UNSENT_BYTES_MAX = 64 * MIB
+_OPEN_MAX = Limits().requests_per_session_max
 _REPLIES: dict[FrameKind, type[Message]] = {
     FrameKind.BIND: pb.Bound,
     FrameKind.REGISTER_KEYSPACE: pb.RegisterKeyspaceReply,
@@ -58,23 +60,27 @@ class Requests:
         self._loop = asyncio.get_running_loop()
         self._on_notice, self._on_lost = on_notice, on_lost
         self._open: dict[int, Request] = {}
-        self._number = 0
+        self._numbers = itertools.count()
+        self._closed: KvdError | None = None
 
     def start(
         self, kind: FrameKind, message: Message, answered: Answered, told: Told | None = None
     ) -> int:
-        """Send a request and return its number; `answered` is called once, perhaps at once."""
-        limit = Limits().requests_per_session_max
-        if len(self._open) >= limit:
-            answered(KvdError(ErrorKind.OVERLOADED, f"{limit} requests are unanswered, the limit"))
+        """Send a request and return its number; from any thread.
+
+        `answered` is called once: on the I/O thread, or at once when it cannot be sent.
+        """
+        if len(self._open) >= _OPEN_MAX or self._unsent_bytes() > _UNSENT_BYTES_MAX:
+            words = "too many requests are unanswered, or too much is unsent"
+            answered(KvdError(ErrorKind.OVERLOADED, words))
             return 0
-        if self._unsent_bytes() > _UNSENT_BYTES_MAX:
-            answered(KvdError(ErrorKind.OVERLOADED, "the daemon takes no more requests now"))
-            return 0
-        self._number = self._number % 0xFFFF_FFFF + 1
-        self._open[self._number] = Request(kind, answered, told)
-        self.stream.send(kind, self._number, message.SerializeToString())
-        return self._number
+        number = next(self._numbers) % 0xFFFF_FFFF + 1
+        self._open[number] = Request(kind, answered, told)
+        self.stream.send(kind, number, message.SerializeToString())
+        # Ended meanwhile: then either its end has answered this one, or it is done here.
+        if self._closed is not None and self._open.pop(number, None) is not None:
+            answered(self._closed)
+        return number
 
     async def request(self, kind: FrameKind, message: Message, timeout_s: float) -> Message:
         """Send a request and return its reply; raise KvdError, LATE after timeout_s."""
@@ -106,7 +112,7 @@ class Requests:
         """Answer a request LATE now; a daemon that has been silent for long is given up too."""
         if number not in self._open or self._open[number].given_up:
             return
-        unanswered = [r.sent_ns for r in self._open.values() if not r.promised]
+        unanswered = [r.sent_ns for r in list(self._open.values()) if not r.promised]
         self.cancel(number)
         silent_ns = _CLOCK.now_ns() - max(self.stream.heard_ns, min(unanswered, default=1 << 63))
         if silent_ns > SILENCE_SECONDS * NS_PER_S:
@@ -133,6 +139,7 @@ class Requests:
 
     def close(self, error: KvdError) -> None:
         """Answer everything with `error`."""
+        self._closed = error
         self.stream.close()
         requests, self._open = self._open, {}
         for request in requests.values():
@@ -141,7 +148,8 @@ class Requests:
 
     def _unsent_bytes(self) -> int:
         transport = self.stream.transport
-        return transport.get_write_buffer_size() if transport is not None else 0
+        inside = transport.get_write_buffer_size() if transport is not None else 0
+        return self.stream.unsent_bytes + inside
 
     def _on_frame(self, kind: int, number: int, body: bytes) -> None:
         try:

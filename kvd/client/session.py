@@ -61,8 +61,7 @@ class Session:
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
         self._socket.setblocking(False)
         self._socket.connect(str(self._directory / "session.sock"))
-        stream = self.requests.stream
-        await self._loop.create_unix_connection(lambda: stream, sock=self._socket)
+        await self.requests.stream.connect(self._socket)
         bind = pb.Bind(nonce=self.welcome.nonce)
         await self.requests.request(FrameKind.BIND, bind, HANDSHAKE_SECONDS)
         self.alive = True
@@ -92,6 +91,7 @@ class Session:
     def after_fork(self) -> None:
         """Close the parent's sockets in the child, so that their end still means its end."""
         self.alive = False
+        self.requests.stream.after_fork()
         for owned in (self._socket, self._channel.socket if self._channel else None):
             if owned is not None and owned.fileno() >= 0:
                 with contextlib.suppress(OSError):

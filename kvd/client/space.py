@@ -34,24 +34,20 @@ class FetchHow(TypedDict, total=False):
 
 class Space:
     def __init__(self, scope: Scope) -> None:
-        self._scope = scope
-
-    @property
-    def scope(self) -> Scope:
-        return self._scope
+        self.scope = scope
 
     @property
     def keyspace(self) -> Keyspace:
-        return self._scope.keyspace
+        return self.scope.keyspace
 
     @property
     def lane(self) -> Lane:
-        return self._scope.lane
+        return self.scope.lane
 
     @property
     def grid(self) -> CellGrid:
         """The cells that this lane holds of every chunk."""
-        return self._scope.grid
+        return self.scope.grid
 
     def chain(self, tokens: Any, extras: bytes = b"") -> bytes:
         """Return the chain digests of the whole chunks of `tokens`, 32 bytes each, joined.
@@ -59,7 +55,7 @@ class Space:
         `extras` is whatever else changes their KV. Raise INVALID for what are no token ids, and
         for a keyspace whose chain is an engine's own.
         """
-        keyspace = self._scope.keyspace
+        keyspace = self.scope.keyspace
         if keyspace.chain != KVD_CHAIN:
             raise invalid(f"the keyspace's chain is {keyspace.chain}: its engine makes the digests")
         ids = np.asarray(tokens)
@@ -84,8 +80,8 @@ class Space:
         refuses all. Raise INVALID for tensors that do not fit.
         """
         count = self._put_count(chain, first)
-        views = source_views(self._scope.grid, tensors)
-        needed = count * self._scope.keyspace.chunk_tokens
+        views = source_views(self.scope.grid, tensors)
+        needed = count * self.scope.keyspace.chunk_tokens
         if views.tokens < needed:
             raise invalid(f"tensors hold {views.tokens} tokens, {count} chunks need {needed}")
         if count == 0:
@@ -94,7 +90,7 @@ class Space:
 
     def prepare(self, tensors: Tensors, first: int = 0) -> Prepared:
         """Encode all whole chunks of `tensors` for `put_strips`, chunk `first` being the first."""
-        scope = self._scope
+        scope = self.scope
         views = source_views(scope.grid, tensors)
         count = views.tokens // scope.keyspace.chunk_tokens
         if count == 0:
@@ -114,7 +110,7 @@ class Space:
         count = self._put_count(chain, first)
         if prepared.count != count or count == 0:
             raise invalid(f"{prepared.count} chunks are prepared, the chain has {count} to put")
-        if prepared.profile != self._scope.profile:
+        if prepared.profile != self.scope.profile:
             raise invalid(f"prepared with codec profile {prepared.profile.id}, not this space's")
         return self._start_put(chain, durability, deadline_s).of_strips(prepared, first)
 
@@ -133,10 +129,10 @@ class Space:
         """
         question = self.question(chain, lanes, deadline_s, lease=lease)
         try:
-            answer = self._scope.link.thread().ask(question.ask)
+            answer = question.ask_here()
         except KvdError as error:
             answer = error
-        return found_of(self._scope, answer)
+        return found_of(self.scope, answer)
 
     def question(
         self,
@@ -147,14 +143,14 @@ class Space:
         lease: bool,
     ) -> Question:
         """Return a lookup's checked arguments; raise INVALID."""
-        scope = self._scope
+        scope = self.scope
         chunk_count(chain)
         asked = (scope.lane,) if lanes is None else tuple(lanes)
         return Question(scope, chain, asked, lease, scope.deadline(deadline_s))
 
     def release(self, lease: int) -> None:
         """Give back the lease of a lookup."""
-        self._scope.link.post(let_go, self._scope, lease)
+        self.scope.link.post(let_go, self.scope, lease)
 
     def fetch(
         self,
@@ -166,9 +162,9 @@ class Space:
         """Ask for the longest stored prefix of the leading classes; return when it is promised."""
         wish = self.wish(chain, class_count, delivery, how)
         try:
-            return self._scope.link.thread().call(open_fetch(self._scope, wish))
+            return self.scope.link.thread().call(open_fetch(self.scope, wish))
         except KvdError as error:
-            return missed_fetch(self._scope, self._scope.missed(error))
+            return missed_fetch(self.scope, self.scope.missed(error))
 
     def wish(
         self,
@@ -180,7 +176,7 @@ class Space:
         """Return a fetch's checked arguments; raise INVALID."""
         chunk_count(chain)
         layers, rate_bits = how.get("layers"), how.get("rate_bits", 0)
-        whole = (0, self._scope.grid.layers)
+        whole = (0, self.scope.grid.layers)
         begin, end = layers or whole
         if not 0 <= begin < end <= whole[1]:
             raise invalid(f"layers are {layers}, the lane has 0 to {whole[1]}")
@@ -189,7 +185,7 @@ class Space:
         if not 0 <= rate_bits < 1 << 64:
             raise invalid(f"rate_bits is {rate_bits}, it must be 0 or more")
         kind = Delivery(delivery)
-        seconds = self._scope.deadline(how.get("deadline_s"))
+        seconds = self.scope.deadline(how.get("deadline_s"))
         of_layers, lease = (whole if kind == Delivery.MAP else (begin, end)), how.get("lease", 0)
         return Wish(chain, class_count, kind, rate_bits, seconds, lease, of_layers)
 
@@ -202,5 +198,5 @@ class Space:
     def _start_put(self, chain: bytes, durability: str, deadline_s: float | None) -> Put:
         if durability not in ("memory", "disk"):
             raise invalid(f"durability is {durability!r}, allowed are 'memory' and 'disk'")
-        scope = self._scope
+        scope = self.scope
         return Put(scope, chain, scope.deadline(deadline_s), to_disk=durability == "disk")

@@ -11,7 +11,7 @@ import os
 import threading
 import weakref
 from collections.abc import Callable, Coroutine
-from typing import Any, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 import uvloop
 
@@ -59,19 +59,17 @@ class IoThread:
 
         Quicker than `call`: nothing but a function is run. It must be called once, in bounded time.
         """
+        gate: Gate[T] = Gate()
+        self.post(start, gate.open)
+        return self.wait(gate)
+
+    def wait(self, gate: "Gate[T]") -> T:
+        """Return what a gate was opened with, which the loop is sure to do in bounded time."""
         assert not self.is_current(), "a blocking call on the I/O thread would wait for itself"
-        gate, answers = threading.Lock(), []
-        gate.acquire()
-
-        def done(answer: T) -> None:
-            answers.append(answer)
-            gate.release()
-
-        self.post(start, done)
-        while not gate.acquire(timeout=_EXIT_SECONDS):
+        while not gate.wait(_EXIT_SECONDS):
             if not self._thread.is_alive():
                 raise KvdError(ErrorKind.UNAVAILABLE, "the process is exiting")
-        return answers[0]
+        return gate.answer
 
     def submit(self, coroutine: Coroutine[Any, Any, T]) -> "concurrent.futures.Future[T]":
         """Run a coroutine; its result is waited for elsewhere."""
@@ -85,6 +83,26 @@ class IoThread:
         """End the loop within a second, whatever still runs on it."""
         self.post(lambda: self.loop.create_task(_wind_up(self.loop)))
         self._thread.join(_EXIT_SECONDS)
+
+
+class Gate(Generic[T]):
+    """One answer on its way from the loop to one thread that waits for it."""
+
+    __slots__ = ("answer", "_lock", "_opened")
+
+    def __init__(self) -> None:
+        self.answer: T
+        self._lock = threading.Lock()
+        self._lock.acquire()
+        self._opened = False
+
+    def open(self, answer: T) -> None:
+        self.answer, self._opened = answer, True
+        self._lock.release()
+
+    def wait(self, timeout_s: float) -> bool:
+        """Return whether it is open by then; for the one thread that waits."""
+        return self._opened or self._lock.acquire(timeout=timeout_s)
 
 
 class _Handoff:
