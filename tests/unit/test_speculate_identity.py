@@ -220,6 +220,15 @@ def test_faults_cost_time_and_nothing_else(stored: Stored, name: str) -> None:
     assert raised == bool(stored.engine.border.faults)
 
 
+def test_each_kind_of_fault_is_logged_once_and_counted(stored: Stored, caplog) -> None:
+    stored.client.script = Script(fails=frozenset({"fetch", "put"}))
+    for _ in range(3):
+        assert stored.generate().tokens == stored.reference.tokens
+    assert stored.engine.store(stored.prompt) is None
+    assert stored.engine.border.faults == {"RuntimeError": 4}
+    assert [record.name for record in caplog.records] == ["kvd.engines"]
+
+
 def test_a_late_residual_is_waited_for_while_drafting(stored: Stored) -> None:
     found = stored.generate(listener=stored.drafting(20, hold=PlaneClass.RESIDUAL))
     assert found.tokens == stored.reference.tokens
