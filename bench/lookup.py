@@ -9,6 +9,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import grpc
@@ -35,6 +36,15 @@ FOUND, MISSING = b":1\r\n", b":0\r\n"
 Ask = Callable[[], int]  # Ask once; return how many leading chunks are there.
 
 
+@dataclass(frozen=True, slots=True)
+class Way:
+    """A way of asking, the right answer, and what is done about it outside of the clock."""
+
+    ask: Ask
+    expected: int
+    after: Callable[[], None] = lambda: None
+
+
 def run(report: Report, full: bool) -> None:
     """Report all figures of `lookup`; full takes more repeats."""
     repeats = 2000 if full else 500
@@ -44,16 +54,16 @@ def run(report: Report, full: bool) -> None:
         space = client.keyspace(KEYSPACE)
         chain = _store(space)
         unknown = np.random.default_rng(1).bytes(CHUNKS * DIGEST_BYTES)
-        asks: dict[str, tuple[Ask, int]] = {
-            "miss": (lambda: space.lookup(unknown).counts[0], 0),
-            "hit": (_hit(space, chain), KNOWN),
-            "grpc": (stack.enter_context(_by_grpc(client, chain)), KNOWN),
+        ways = {
+            "miss": Way(lambda: space.lookup(unknown).counts[0], 0),
+            "hit": _hit(space, chain),
+            "grpc": Way(stack.enter_context(_by_grpc(client, chain)), KNOWN),
         }
         redis = rival("redis-server", REDIS_HINT)
         if redis is not None:
-            asks["redis"] = (stack.enter_context(_by_redis(redis)), KNOWN)
+            ways["redis"] = Way(stack.enter_context(_by_redis(redis)), KNOWN)
         with progress("lookups of 2,048 chunks", total=repeats // 100) as advance:
-            times = _take_turns(asks, repeats, advance)
+            times = _take_turns(ways, repeats, advance)
     _report(report, times)
 
 
@@ -71,16 +81,17 @@ def _report(report: Report, times: dict[str, np.ndarray]) -> None:
 
 
 def _take_turns(
-    asks: dict[str, tuple[Ask, int]], repeats: int, advance: Callable[[str], None]
+    ways: dict[str, Way], repeats: int, advance: Callable[[str], None]
 ) -> dict[str, np.ndarray]:
-    """Return the microseconds of every ask, asked in turn so that drift hits all alike."""
-    times: dict[str, list[float]] = {name: [] for name in asks}
+    """Return the microseconds of every way, taken in turn so that drift hits all alike."""
+    times: dict[str, list[float]] = {name: [] for name in ways}
     for repeat in range(repeats):
-        for name, (ask, expected) in asks.items():
+        for name, way in ways.items():
             begin = time.perf_counter_ns()
-            found = ask()
+            found = way.ask()
             times[name].append((time.perf_counter_ns() - begin) / 1e3)
-            assert found == expected, (name, found)
+            assert found == way.expected, (name, found)
+            way.after()
         if repeat % 100 == 99:
             advance("")
     return {name: np.array(column) for name, column in times.items()}
@@ -97,18 +108,16 @@ def _store(space: Space) -> bytes:
     return chain
 
 
-def _hit(space: Space, chain: bytes) -> Ask:
-    """Ask with a lease; the one of the time before goes back first, without an answer awaited."""
-    held = [0]
+def _hit(space: Space, chain: bytes) -> Way:
+    """Ask with a lease, and give it back."""
+    held: list[int] = []
 
     def ask() -> int:
         found = space.lookup(chain, lease=True)
-        if held[0]:
-            space.release(held[0])
-        held[0] = found.lease
+        held.append(found.lease)
         return found.counts[0]
 
-    return ask
+    return Way(ask, KNOWN, lambda: space.release(held.pop()))
 
 
 @contextlib.contextmanager

@@ -44,6 +44,11 @@ class CellViews:
         """Return u64[n] addresses of the cells whose first token is `token`."""
         return (self.addresses + token * self.stride_bytes).astype(np.uint64)
 
+    def at_tokens(self, first: int, step: int, count: int) -> np.ndarray:
+        """Return u64[count * n]: as `at_token` of first, first + step, and so on."""
+        tokens = first + step * np.arange(count, dtype=np.int64)
+        return (self.addresses + tokens[:, None] * self.stride_bytes).astype(np.uint64).reshape(-1)
+
 
 @dataclass(frozen=True, slots=True)
 class _Plain:

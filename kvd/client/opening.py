@@ -201,8 +201,10 @@ class _Opening:
         if unknown:
             message = f"stored with codec profile {min(unknown)}, which this version cannot read"
             return KvdError(ErrorKind.INCOMPATIBLE, message)
+        if self._wish.delivery == Delivery.MAP:
+            return None
         size = staging_bytes(promised)
-        if self._wish.delivery == Delivery.BYTES and size > STAGING_BYTES_MAX:
+        if size > STAGING_BYTES_MAX:
             message = f"{size} bytes by byte delivery, at most {STAGING_BYTES_MAX} at once"
             return KvdError(ErrorKind.OVERLOADED, message)
         return None
@@ -232,14 +234,12 @@ def _addresses(promised: Promised, numbers: list[int], slabs: list[Slab]) -> tup
     """Return u64 addresses of all strips per class; raise when one lies outside of its slab."""
     homes = np.array([slab.address for slab in slabs], np.uint64)
     limits = np.array([slab.size for slab in slabs], np.uint64)
-    addresses = []
-    for index, names in enumerate(promised.slabs):
-        which = np.searchsorted(numbers, names)
-        offsets, sizes = promised.offsets[index], promised.sizes[index]
-        room = limits[which]
-        if (
-            (offsets > room) | (sizes > room - np.minimum(offsets, room)) | (offsets % 8 != 0)
-        ).any():
-            raise garbage("a strip that lies outside of its slab")
-        addresses.append(homes[which] + offsets)
-    return tuple(addresses)
+    # All classes at once: what costs here is the number of calls.
+    which = np.searchsorted(numbers, np.concatenate(promised.slabs))
+    offsets, sizes = np.concatenate(promised.offsets), np.concatenate(promised.sizes)
+    limit = limits[which]
+    if (sizes > limit - np.minimum(offsets, limit)).any() or (offsets % 8).any():
+        raise garbage("a strip that lies outside of its slab")
+    a, r, _ = promised.counts
+    places = homes[which] + offsets
+    return places[:a], places[a : a + r], places[a + r :]

@@ -28,7 +28,7 @@ from kvd.format.strip import LENGTH_MASK, RAW_FLAG, TABLE_ENTRY, sound_tables
 from kvd.shape import CellGrid
 from kvd.types import CLASS_COUNT, Lane, PlaneClass
 
-_DECODED_AT_ONCE = 1024  # Cells, so that what was checked is decoded out of the cache.
+_DECODED_AT_ONCE = 4096  # Cells, few enough to find much of them in the cache again.
 _CHECKED_AT_ONCE = 8192  # Cells, so that their columns stay in the cache.
 
 
@@ -117,8 +117,8 @@ class Strips:
         optional = [*addresses, None, None]
         specs, index = self._specs(area.chunk_begin, good, cells)
         columns = CellColumns(index, optional[0], optional[1], optional[2], lengths, raw)
-        tokens = [token + chunk * self.chunk_tokens for chunk in range(area.chunk_begin, good)]
-        targets = np.concatenate([views.at_token(t) for t in tokens])
+        first = token + area.chunk_begin * self.chunk_tokens
+        targets = views.at_tokens(first, self.chunk_tokens, count)
         malformed = decode_cells(specs, columns, targets, np.tile(views.strides, count), planes)
         return self._without(malformed, area, cells, good)
 
@@ -153,20 +153,18 @@ class Strips:
 
     def _specs(self, begin: int, end: int, cells: int) -> tuple[tuple[CellSpec, ...], np.ndarray]:
         """Return the specs of all cells of some chunks, and u8 indices into them."""
-        row = len(self.grid.row)
         specs: tuple[CellSpec, ...] = ()
-        known: dict[tuple[int, bool], np.ndarray] = {}
-        parts = []
-        for chunk in range(begin, end):
-            name = (self._profile_ids[chunk], chunk == 0)
-            if name not in known:
-                its_specs, index = cell_specs(
-                    PROFILES[name[0]], self.grid, self.chunk_tokens, name[1]
-                )
-                known[name] = np.tile(index[:row] + np.uint8(len(specs)), cells // row)
-                specs += its_specs
-            parts.append(known[name])
-        return specs, np.concatenate(parts)
+        index = np.empty((end - begin, cells), np.uint8)
+        names = self._profile_ids[begin:end] if begin else [None, *self._profile_ids[1:end]]
+        for name in dict.fromkeys(names):
+            number = self._profile_ids[0] if name is None else name
+            its_specs, of_strip = cell_specs(
+                PROFILES[number], self.grid, self.chunk_tokens, name is None
+            )
+            # The same for every layer, so the first ones stand for any.
+            index[[at == name for at in names]] = of_strip[:cells] + np.uint8(len(specs))
+            specs += its_specs
+        return specs, index.reshape(-1)
 
     # ---- tables and roots ----
 
