@@ -136,7 +136,10 @@ class AsyncSpace:
         **how: Unpack[FetchHow],
     ) -> AsyncFetch:
         wish = self._space.wish(chain, class_count, delivery, how)
-        return AsyncFetch(await _ask(self._scope, open_fetch(self._scope, wish)))
+        fetch = await _ask(self._scope, open_fetch(self._scope, wish))
+        if how.get("pinned") and fetch.hold is not None:
+            await asyncio.to_thread(fetch.hold.pin)
+        return AsyncFetch(fetch)
 
 
 class AsyncClient:

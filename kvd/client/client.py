@@ -9,6 +9,7 @@ from kvd.client.mapping import Pool
 from kvd.client.outcomes import Status
 from kvd.client.scope import Scope, invalid
 from kvd.client.space import Space
+from kvd.client.thread import watch_forks
 from kvd.codec import PROFILE_DEFAULT, CodecProfile
 from kvd.identity import Keyspace
 from kvd.shape import cell_grid, validate_shape
@@ -30,6 +31,7 @@ class Client:
             raise invalid(f"deadline_s is {deadline_s}, it must be above 0")
         self._deadline_s = deadline_s
         self._pool = Pool()
+        watch_forks(self._pool)
         self._held = HeldLeases()
         self._numbers: dict[Keyspace, int] = {}
         self._link = Link(Path(directory), name or "kvd.client")

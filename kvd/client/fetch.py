@@ -18,17 +18,17 @@ class Fetch:
 
     def __init__(self, scope: Scope, arrivals: Arrivals, reason: Reason, hold: Hold | None) -> None:
         self.reason = reason
-        self._scope, self._arrivals, self._hold = scope, arrivals, hold
+        self._scope, self._arrivals, self.hold = scope, arrivals, hold
 
     @property
     def counts(self) -> Counts:
         """Chunks promised of anchor, residual and exact; all 0 is a miss, and `reason` says why."""
-        return self._hold.granted.counts if self._hold else (0, 0, 0)
+        return self.hold.granted.counts if self.hold else (0, 0, 0)
 
     @property
     def class_bytes(self) -> tuple[int, int, int]:
         """Bytes of the strips promised, per class."""
-        return self._hold.granted.class_bytes if self._hold else (0, 0, 0)
+        return self.hold.granted.class_bytes if self.hold else (0, 0, 0)
 
     @property
     def error(self) -> KvdError | None:
@@ -38,7 +38,7 @@ class Fetch:
     @property
     def delivered_bytes(self) -> int:
         """Bytes that came as pieces so far; 0 for mapped delivery."""
-        landing = self._hold.granted.landing if self._hold else None
+        landing = self.hold.granted.landing if self.hold else None
         return landing.delivered_bytes if landing else 0
 
     def arrivals(self) -> Iterator[Arrival]:
@@ -76,10 +76,10 @@ class Fetch:
         leading chunks of the range are good; targets behind them are unspecified. Raise INVALID
         for targets that do not fit or a range that was not promised.
         """
-        area, class_count = self._area(layers, planes, chunks)
+        area, class_count = _area_of(self._scope, self.hold, layers, planes, chunks)
         views = target_views(self._scope.grid, targets, area.layer_end - area.layer_begin)
         _check_room(views, token_begin, self._scope.keyspace.chunk_tokens, area)
-        hold = self._hold
+        hold = self.hold
         if hold is None or area.chunk_begin == area.chunk_end:
             return 0
         strips = hold.granted.strips
@@ -89,7 +89,7 @@ class Fetch:
 
     def verify(self, class_count: int, layers: tuple[int, int] | None = None) -> int:
         """Check roots and cells of the leading classes in place; return the good leading chunks."""
-        hold = self._hold
+        hold = self.hold
         if hold is None:
             return 0
         granted = hold.granted
@@ -97,21 +97,23 @@ class Fetch:
         area = Area(begin, end, 0, granted.counts[class_count - 1])
         return hold.read(area, class_count, lambda: granted.strips.check(area, class_count))
 
-    def condemn(self, chunks: Iterable[int]) -> None:
-        """Report chunks whose values the caller found wrong, with the release: they are replaced.
+    def pin(self) -> bool:
+        """Pin the slabs of a mapped fetch for the GPU; return whether all of them are."""
+        slabs = self.hold.granted.slabs if self.hold else ()
+        return bool(slabs) and all([s.mapping.pin(writable=s.writable) for s in slabs])
 
-        What fails its checksum is reported without being asked.
+    def release(self, condemned: Iterable[int] = ()) -> None:
+        """Give everything back, after the readers under way; further decoding answers 0.
+
+        `condemned` are chunks whose values the caller found wrong: they are not offered again and
+        replaced by the next put. What fails its checksum is reported without being asked.
         """
-        found = list(chunks)
+        found = list(condemned)
         if found and not 0 <= min(found) <= max(found) < self.counts[0]:
             raise invalid(f"chunks {min(found)} to {max(found)} of {self.counts[0]} promised")
-        if self._hold is not None:
-            self._hold.granted.strips.corrupt.update(found)
-
-    def release(self) -> None:
-        """Give everything back, after the readers under way; further decoding answers 0."""
-        if self._hold is not None:
-            self._hold.release()
+        if self.hold is not None:
+            self.hold.granted.strips.corrupt.update(found)
+            self.hold.release()
 
     def __enter__(self) -> "Fetch":
         return self
@@ -119,22 +121,28 @@ class Fetch:
     def __exit__(self, *exception: object) -> None:
         self.release()
 
-    def _area(
-        self, layers: tuple[int, int], planes: int, chunks: tuple[int, int] | None
-    ) -> tuple[Area, int]:
-        if not (1 <= planes <= PLANES or planes == EXACT):
-            raise invalid(f"planes is {planes}, allowed are 1 to {PLANES} and EXACT ({EXACT})")
-        granted = self._hold.granted if self._hold else None
-        first, last = granted.layers if granted else (0, self._scope.grid.layers)
-        if not first <= layers[0] < layers[1] <= last:
-            raise invalid(f"layers are {layers}, fetched are {first} to {last}")
-        profiles = granted.strips.profiles if granted else [self._scope.profile]
-        class_count = classes_needed(self._scope.grid, profiles, planes)
-        promised = self.counts[class_count - 1]
-        begin, end = chunks if chunks is not None else (0, promised)
-        if not 0 <= begin <= end <= promised:
-            raise invalid(f"chunks are {begin} to {end}, promised with {planes} planes: {promised}")
-        return Area(layers[0], layers[1], begin, end), class_count
+
+def _area_of(
+    scope: Scope,
+    hold: Hold | None,
+    layers: tuple[int, int],
+    planes: int,
+    chunks: tuple[int, int] | None,
+) -> tuple[Area, int]:
+    """Return what is to be decoded, and of how many classes; raise INVALID."""
+    if not (1 <= planes <= PLANES or planes == EXACT):
+        raise invalid(f"planes is {planes}, allowed are 1 to {PLANES} and EXACT ({EXACT})")
+    granted = hold.granted if hold else None
+    first, last = granted.layers if granted else (0, scope.grid.layers)
+    if not first <= layers[0] < layers[1] <= last:
+        raise invalid(f"layers are {layers}, fetched are {first} to {last}")
+    profiles = granted.strips.profiles if granted else [scope.profile]
+    class_count = classes_needed(scope.grid, profiles, planes)
+    promised = granted.counts[class_count - 1] if granted else 0
+    begin, end = chunks if chunks is not None else (0, promised)
+    if not 0 <= begin <= end <= promised:
+        raise invalid(f"chunks are {begin} to {end}, promised with {planes} planes: {promised}")
+    return Area(layers[0], layers[1], begin, end), class_count
 
 
 def _check_room(views: CellViews, token_begin: int, chunk_tokens: int, area: Area) -> None:

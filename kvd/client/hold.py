@@ -3,6 +3,7 @@
 Whatever is read through it was the lease's own until after it had been read, or does not count.
 """
 
+import os
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -44,6 +45,7 @@ class Hold:
         self._lock = threading.Lock()
         self._readers = 0
         self._released = False
+        self._owner = os.getpid()
         self._counted_corrupt = 0
 
     def read(self, area: Area, class_count: int, act: Callable[[], int]) -> int:
@@ -65,7 +67,14 @@ class Hold:
         counters.decoded_chunks += end - area.chunk_begin
         return end - area.chunk_begin
 
+    def pin(self) -> None:
+        """Pin the slabs for the GPU, as far as there is one."""
+        for slab in self.granted.slabs:
+            slab.mapping.pin(writable=slab.writable)
+
     def release(self) -> None:
+        if os.getpid() != self._owner:
+            return  # A forked child: all of it is the parent's.
         with self._lock:
             if self._released:
                 return
@@ -86,8 +95,10 @@ class Hold:
 
     def _enter(self) -> bool:
         granted = self.granted
+        if os.getpid() != self._owner:
+            return False  # In a forked child slabs are not even mapped.
         if granted.landing is None and not granted.lease.session.alive:
-            return False  # In a forked child the memory is not even there.
+            return False
         with self._lock:
             if self._released or (granted.landing is None and granted.lease.lost):
                 return False

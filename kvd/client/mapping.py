@@ -12,6 +12,7 @@ import threading
 
 import numpy as np
 
+from kvd.client.pinning import Unpin, pin
 from kvd.limits import MIB, PAGE_BYTES
 
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -34,11 +35,13 @@ class Mapping:
     A forked child has no such memory (MADV_DONTFORK), so that it keeps no slab alive.
     """
 
-    __slots__ = ("address", "size", "_owner", "__weakref__")
+    __slots__ = ("address", "size", "_owner", "_unpin", "_pinned", "__weakref__")
 
     def __init__(self, fd: int, size: int, writable: bool) -> None:
         """Map `size` bytes; raise OSError. The descriptor stays the caller's, to be closed."""
         self.address = 0
+        self._unpin: Unpin | None = None
+        self._pinned = False
         if not 0 < size <= os.fstat(fd).st_size:
             raise OSError(f"{size} bytes are announced of memory of {os.fstat(fd).st_size}")
         if not fcntl.fcntl(fd, _F_GET_SEALS) & _F_SEAL_SHRINK:
@@ -56,6 +59,13 @@ class Mapping:
         """Give up writing, at the same address; readers of it go on."""
         _call("mprotect", self.address, self.size, mmap.PROT_READ)
 
+    def pin(self, *, writable: bool) -> bool:
+        """Pin it for the GPU, once; return whether it is pinned."""
+        if not self._pinned:
+            self._pinned = True
+            self._unpin = pin(self.address, self.size, writable=writable)
+        return self._unpin is not None
+
     def populate(self, offset: int, size: int) -> None:
         """Make pages present for writing; a kernel that cannot (before 5.14) faults later."""
         _libc.madvise(self.address + offset, size, _MADV_POPULATE_WRITE)
@@ -72,6 +82,8 @@ class Mapping:
     def __del__(self) -> None:
         # In a child the range may belong to something else by now.
         if self.address and os.getpid() == self._owner:
+            if self._unpin is not None:
+                self._unpin()
             _libc.munmap(self.address, self.size)
 
 

@@ -12,6 +12,7 @@ from kvd.client.session import Session
 from kvd.client.slabs import Slab
 from kvd.client.thread import IoThread
 from kvd.errors import ErrorKind, KvdError
+from kvd.limits import PAGE_BYTES
 from kvd.types import CLASS_COUNT
 from kvd.v1 import kvd_pb2 as pb
 
@@ -75,7 +76,8 @@ class Reservation:
             here = (self._names == name) & is_open[:, None]
             offsets, lengths = self._offsets[here], sizes[here[: self.admitted]]
             size = np.uint64(slab.size)
-            if (lengths > size - np.minimum(offsets, size)).any():
+            inside = lengths <= size - np.minimum(offsets, size)
+            if not inside.all() or (offsets % PAGE_BYTES).any():
                 raise garbage(f"a place outside of slab {name} of {slab.size} bytes")
             slab.populate(offsets, lengths)
             self._places[here] = offsets + np.uint64(slab.address)

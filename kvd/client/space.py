@@ -23,13 +23,15 @@ class FetchHow(TypedDict, total=False):
     """How a fetch is to come. `deadline_s` covers the arrival of everything.
 
     `rate_bits` paces byte delivery to bits a second, 0 is no pace; `layers` (begin, end) limits it
-    to these. `lease` is one of a lookup, to be taken over.
+    to these. `lease` is one of a lookup, to be taken over. `pinned` has the slabs of a mapped fetch
+    pinned for the GPU, where there is one.
     """
 
     rate_bits: int
     deadline_s: float | None
     lease: int
     layers: tuple[int, int] | None
+    pinned: bool
 
 
 class Space:
@@ -162,9 +164,12 @@ class Space:
         """Ask for the longest stored prefix of the leading classes; return when it is promised."""
         wish = self.wish(chain, class_count, delivery, how)
         try:
-            return self.scope.link.thread().call(open_fetch(self.scope, wish))
+            fetch = self.scope.link.thread().call(open_fetch(self.scope, wish))
         except KvdError as error:
             return missed_fetch(self.scope, self.scope.missed(error))
+        if how.get("pinned") and fetch.hold is not None:
+            fetch.hold.pin()
+        return fetch
 
     def wish(
         self,

@@ -246,7 +246,7 @@ def test_a_flipped_byte_is_a_miss_is_counted_and_is_replaced(daemon, plane_class
         story.store(client)
         space, chain = client.keyspace(story.KEYSPACE), story.chain_of(client)
         with space.fetch(chain) as fetch:
-            promised = fetch._hold.granted.strips._promised
+            promised = fetch.hold.granted.strips._promised
             slab = int(promised.slabs[plane_class][5])
             # Behind the table of 8 cells, in the first cell.
             _flip(daemon, slab, int(promised.offsets[plane_class][5]) + 8 * 16 + 9)
