@@ -61,13 +61,16 @@ class HfEngine:
 
     def prepare(self, prompt_tokens: int, new_tokens: int) -> None:
         """Make and touch the views for such a request, so that it need not wait for memory."""
-        capacity = -(-capacity_tokens(prompt_tokens, new_tokens) // _CAPACITY_STEP) * _CAPACITY_STEP
+        if prompt_tokens < 1 or new_tokens < 1:
+            asked = f"{prompt_tokens} prompt tokens and {new_tokens} new ones"
+            raise KvdError(ErrorKind.INVALID, f"asked are {asked}; at least one of each is needed")
         if prompt_tokens + new_tokens > self._engine.tokens_max:
             raise KvdError(
                 ErrorKind.INVALID,
                 f"{prompt_tokens} prompt tokens and {new_tokens} new ones exceed the "
                 f"{self._engine.tokens_max} positions of the model",
             )
+        capacity = -(-capacity_tokens(prompt_tokens, new_tokens) // _CAPACITY_STEP) * _CAPACITY_STEP
         if self._views is None or self._views[0].capacity < capacity:
             self._views = self._engine.view(capacity), self._engine.view(capacity)
             self._generator = Generator(self._engine, *self._views, clock=self._clock)

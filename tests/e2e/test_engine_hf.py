@@ -175,5 +175,6 @@ def test_models_that_do_not_fit_are_refused_by_name(model) -> None:
         with pytest.raises(KvdError, match=words) as caught:
             HfModel(misfit)
         assert caught.value.kind == ErrorKind.INVALID
-    with pytest.raises(KvdError, match="1024 positions"):
-        HfEngine(model, revision="1").generate(random_text(1010), OPTIONS)
+    for length, words in ((1010, "1024 positions"), (0, "at least one")):
+        with pytest.raises(KvdError, match=words):
+            HfEngine(model, revision="1").generate(random_text(length), OPTIONS)
