@@ -152,10 +152,10 @@ def leases_never_lost(patch: Patch) -> None:
 
 PLANTS: dict[Callable[[Patch], None], str] = {
     visible_before_it_is_complete: "I1: chunk .* was not sealed|chunk .* was given",
-    leases_that_pin_nothing: "I5: .* a lease held|I2, I4: the counter|I4: a delivery read",
-    process_thought_gone_with_its_session: "I2, I4: the counter did not move|I4: a delivery read",
-    reuse_without_revoke: "I2, I4: the counter did not move",
-    replaced_strips_freed_at_once: "I2, I4: the counter did not move|I4: a delivery read",
+    leases_that_pin_nothing: "I5: .* a lease held|I2, I4: lease held|I4: a delivery read",
+    process_thought_gone_with_its_session: "I2, I4: lease held|I4: a delivery read",
+    reuse_without_revoke: "I2, I4: lease held",
+    replaced_strips_freed_at_once: "I2, I4: lease held|I4: a delivery read",
     last_page_given_twice: "I3: slab",
     tail_counted_twice: "I3: slab",
     deadlines_not_looked_at: "I10: wish .* has no answer by its deadline",
