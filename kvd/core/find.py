@@ -39,9 +39,7 @@ from kvd.types import CLASS_COUNT
 Counts = tuple[int, int, int]
 
 
-def _trees(
-    state: State, event: LookupWanted | FetchWanted
-) -> tuple[Session, tuple[Tree, ...]]:
+def _trees(state: State, event: LookupWanted | FetchWanted) -> tuple[Session, tuple[Tree, ...]]:
     assert event.lanes
     found = [tree_of(state, event.session, event.keyspace, lane) for lane in event.lanes]
     if len(set(event.lanes)) != len(event.lanes):
@@ -182,8 +180,15 @@ def on_fetch(state: State, event: FetchWanted) -> list[Effect]:
     effects.append(Tell(event.request, event.session, promise))
     effects.append(
         Deliver(
-            event.request, session.id, counts, columns, event.layer_begin,
-            event.layer_end or max(layers), layers, cells, event.rate_bits,
+            event.request,
+            session.id,
+            counts,
+            columns,
+            event.layer_begin,
+            event.layer_end or max(layers),
+            layers,
+            cells,
+            event.rate_bits,
         )  # fmt: skip
     )
     return effects

@@ -45,9 +45,7 @@ def grant(
             retry_after_ms=100,
         )
     state.lease_id += 1
-    lease = Lease(
-        state.lease_id, session.id, pins, size_bytes, state.now_ns + limits.lease_ttl_ns
-    )
+    lease = Lease(state.lease_id, session.id, pins, size_bytes, state.now_ns + limits.lease_ttl_ns)
     for row, plane_class in pins:
         state.index.pins[row, plane_class] += 1
     state.leases[lease.id] = lease
@@ -173,9 +171,7 @@ def on_tick(state: State) -> list[Effect]:
         elif lease.state == LeaseState.GRANTED:
             effects += lose(state, lease)
         elif lease.deliveries:
-            heapq.heappush(
-                state.lease_due, (state.now_ns + state.config.limits.tick_ns, lease.id)
-            )
+            heapq.heappush(state.lease_due, (state.now_ns + state.config.limits.tick_ns, lease.id))
         else:
             effects += revoke(state, lease)
     return effects

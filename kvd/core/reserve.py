@@ -35,9 +35,7 @@ def check_sizes(state: State, sizes: np.ndarray, count: int) -> None:
         raise KvdError(ErrorKind.INVALID, f"strip sizes are whole pages of {PAGE_BYTES}, not 0")
 
 
-def _known(
-    state: State, tree: Tree, parent: int, chain: list[bytes]
-) -> tuple[np.ndarray, int]:
+def _known(state: State, tree: Tree, parent: int, chain: list[bytes]) -> tuple[np.ndarray, int]:
     """Return what each chunk is before room is looked for, and the last row that is had."""
     index, get = state.index, tree.rows.get
     if len(set(chain)) != len(chain):

@@ -69,9 +69,7 @@ def close(state: State, session: Session) -> list[Effect]:
 def on_drain(state: State, event: DrainStarted) -> list[Effect]:
     """Take no new wishes; those under way go on."""
     state.draining = True
-    return [
-        TellDraining(s.id) for s in state.sessions.values() if s.state == SessionState.OPEN
-    ]
+    return [TellDraining(s.id) for s in state.sessions.values() if s.state == SessionState.OPEN]
 
 
 def on_tick(state: State) -> list[Effect]:

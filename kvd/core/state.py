@@ -47,7 +47,7 @@ class Slab:
     size: int
     extents: ExtentMap
     state: SlabState = SlabState.TOUCHING
-    tenant: str = ""  # Of the strips in it; an empty slab has none.
+    tenant: str = ""  # Whose bytes it has held: once given, for its whole life.
     owner: int = 0  # The session that writes or wrote it.
     recall_until_ns: int = 0
     recall_refused: bool = False
