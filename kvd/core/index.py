@@ -86,9 +86,9 @@ class Index:
         columns = np.array(rows, np.int64)
         assert not self.slab[columns].any() and not self.children[columns].any()
         assert not self.pins[columns].any() and (self.frontier_at[columns] == NO_ROW).all()
+        assert not self.condemned[columns].any()
         self.tree_id[columns] = tree.id
         self.parent[columns] = [parent, *rows[:-1]]
-        self.condemned[columns] = False
         self.heat[columns] = -np.inf
         return columns
 
@@ -99,6 +99,7 @@ class Index:
         self._leave_frontier(row)
         del self.trees[self.tree_id[row]].rows[self.chain[row]]
         self.chain[row] = None
+        self.condemned[row] = False
         self.free_rows.append(row)
         self.row_count -= 1
 

@@ -49,6 +49,7 @@ def _check_prefixes(state: State, live: np.ndarray) -> None:
     known = np.zeros(len(index.parent), bool)
     known[live] = True
     assert known[parents[behind]].all(), "I6: a row outlived its parent"
+    assert not index.condemned[~known].any(), "a row that is gone is condemned"
     above = index.slab[parents[behind]] != 0
     holes = (present[behind] > above).any(axis=1)
     assert not holes.any(), f"I6: their parents have less: {live[behind][holes]}"

@@ -21,6 +21,7 @@ from kvd.core.events import (
     RenewWanted,
     SessionEnded,
 )
+from kvd.core.evict import evict
 from kvd.core.transitions import LeaseState, StripState
 from kvd.errors import ErrorKind
 from kvd.limits import PAGE_BYTES, Limits
@@ -183,3 +184,13 @@ def test_what_was_reported_corrupt_is_not_offered_until_replaced() -> None:
     scene.put(session, chain)
     assert scene.fetch(session, chain).counts == (5, 5, 5)
     assert scene.state.bytes_in(StripState.FREEING) > 0, "the short one still holds the old"
+
+
+def test_a_condemned_chunk_that_goes_takes_the_mark_with_it() -> None:
+    """Or all lookups would walk their chains for ever after."""
+    scene, session, chain = stored(count=2)
+    scene.release(session, scene.fetch(session, chain).lease, 1)
+    while evict(scene.state, set(scene.state.slabs), wanted_bytes=1):
+        pass
+    scene.wait()
+    assert not scene.state.index.condemned.any()
