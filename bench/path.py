@@ -21,6 +21,7 @@ from kvd.types import CLASS_COUNT
 LAYERS, HEADS, WIDTH, CHUNK_TOKENS, CHUNKS = 30, 3, 64, 64, 256
 STORED_MIB_MAX = 288  # Of one put, rounded up to what slabs of 64 MiB lose at their ends.
 ENCODED_REPEATS = 2
+FETCHES = 9  # In a turn: a fetch is short, and the machine has other things to do.
 CONNECT_SECONDS, PUT_SECONDS = 30.0, 120.0
 SHAPE = BlockShape.of_attention(LAYERS, HEADS, WIDTH, Dtype.BF16)
 KEYSPACE = Keyspace("bench", "r1", SHAPE, chunk_tokens=CHUNK_TOKENS)
@@ -30,11 +31,12 @@ Timed = Callable[[], None]
 
 @dataclass(slots=True)
 class Step:
-    """One thing timed: `act` within the clock, `before` and `after` outside of it."""
+    """One thing timed: `act` within the clock, `before` and `after` outside; `times` in a turn."""
 
     act: Timed
     before: Timed = lambda: None
     after: Timed = lambda: None
+    times: int = 1
     seconds: list[float] = field(default_factory=list)
 
     @property
@@ -97,7 +99,7 @@ def run(report: Report, full: bool) -> None:
         assert 256 * MIB <= size <= STORED_MIB_MAX * MIB, size
         source, target = touched(size), touched(size)
         copy = Step(lambda: np.copyto(target, source))
-        fetch = Step(scene.open, after=scene.close)
+        fetch = Step(scene.open, after=scene.close, times=FETCHES)
         read = Step(scene.verify, before=scene.open, after=scene.close)
         put = Step(scene.put_strips, before=scene.new_chain)
         with progress("fetch, read and put in memory", total=repeats) as advance:
@@ -127,7 +129,7 @@ def _report(report: Report, note: str, copied_s: float, steps: tuple[Step, ...])
 def _take_turns(repeats: int, steps: tuple[Step, ...], advance: Callable[[str], None]) -> None:
     """Run the steps in turn, so that drift hits all alike."""
     for _ in range(repeats):
-        for step in steps:
+        for step in (step for step in steps for _ in range(step.times)):
             step.before()
             begin = time.perf_counter_ns()
             step.act()

@@ -1,7 +1,9 @@
 """The same verbs as coroutines, from any event loop. Heavy work runs in that loop's executor."""
 
 import asyncio
-from collections.abc import AsyncIterator, Coroutine, Sequence
+import contextlib
+import functools
+from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar, Unpack
 
@@ -10,9 +12,9 @@ from kvd.client.client import LANE_WHOLE, Client
 from kvd.client.fetch import Fetch
 from kvd.client.lookup import Answer, found_of
 from kvd.client.messages import Counts
-from kvd.client.opening import open_fetch
+from kvd.client.opening import Opening, Outcome, fetch_of
 from kvd.client.outcomes import Arrival, Delivery, Found, Reason, Status, Stored
-from kvd.client.scope import Scope
+from kvd.client.scope import Scope, Wish
 from kvd.client.space import FetchHow, Space
 from kvd.codec import PROFILE_DEFAULT, CodecProfile
 from kvd.errors import KvdError
@@ -22,9 +24,10 @@ from kvd.types import CLASS_COUNT, Lane
 T = TypeVar("T")
 
 
-async def _ask(scope: Scope, coroutine: Coroutine[Any, Any, T]) -> T:
-    """Run a coroutine on the I/O thread; being cancelled here cancels it there."""
-    return await asyncio.wrap_future(scope.link.thread().submit(coroutine))
+def _hand_over(loop: asyncio.AbstractEventLoop, take: Callable[[T], None], value: T) -> None:
+    """Have a caller's loop take a value from the I/O thread, if it still runs."""
+    with contextlib.suppress(RuntimeError):
+        loop.call_soon_threadsafe(take, value)
 
 
 class AsyncFetch:
@@ -54,10 +57,7 @@ class AsyncFetch:
         loop = asyncio.get_running_loop()
         queue: asyncio.Queue[Arrival | None] = asyncio.Queue()
 
-        def listener(arrival: Arrival | None) -> None:
-            loop.call_soon_threadsafe(queue.put_nowait, arrival)
-
-        self._fetch.listen(listener)
+        self._fetch.listen(functools.partial(_hand_over, loop, queue.put_nowait))
         while (arrival := await queue.get()) is not None:
             yield arrival
 
@@ -120,9 +120,7 @@ class AsyncSpace:
             if not future.done():
                 future.set_result(answer)
 
-        self._scope.link.thread().post(
-            question.ask, lambda answer: loop.call_soon_threadsafe(settle, answer)
-        )
+        self._scope.link.thread().post(question.ask, functools.partial(_hand_over, loop, settle))
         return found_of(self._scope, await future)
 
     async def release(self, lease: int) -> None:
@@ -136,10 +134,26 @@ class AsyncSpace:
         **how: Unpack[FetchHow],
     ) -> AsyncFetch:
         wish = self._space.wish(chain, class_count, delivery, how)
-        fetch = await _ask(self._scope, open_fetch(self._scope, wish))
+        fetch = fetch_of(self._scope, await self._open(wish))
         if how.get("pinned") and fetch.hold is not None:
             await asyncio.to_thread(fetch.hold.pin)
         return AsyncFetch(fetch)
+
+    async def _open(self, wish: Wish) -> Outcome:
+        thread, loop = self._scope.link.thread(), asyncio.get_running_loop()
+        future: asyncio.Future[Outcome] = loop.create_future()
+
+        def settle(outcome: Outcome) -> None:
+            if not future.done():
+                future.set_result(outcome)
+
+        opening = Opening(self._scope, wish, functools.partial(_hand_over, loop, settle))
+        thread.post(opening.begin)
+        try:
+            return await future
+        finally:
+            if not future.done() or future.cancelled():
+                thread.post(opening.orphan)
 
 
 class AsyncClient:

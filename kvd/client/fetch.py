@@ -49,8 +49,8 @@ class Fetch:
         """Call back on the I/O thread for every arrival so far and to come. It must be quick."""
 
         def listener(arrival: Arrival | None) -> None:
-            if arrival is not None:
-                callback(arrival)
+            if arrival is not None:  # On its own, so that what it raises harms no stream.
+                self._scope.link.post(callback, arrival)
 
         self.listen(listener)
 

@@ -37,7 +37,7 @@ _REPLIES: dict[FrameKind, type[Message]] = {
 }
 
 Answered = Callable[[Message | KvdError], None]
-Told = Callable[[pb.Promise], None]
+Told = Callable[[int, pb.Promise], None]  # With the request's number.
 
 
 class Request:
@@ -191,7 +191,7 @@ class Requests:
             self._undo(promise)
         else:
             request.promised = True
-            request.told(promise)
+            request.told(number, promise)
 
     def _undo(self, answer: Message | KvdError) -> None:
         """Give back what was granted to a request that nobody waits for any more."""

@@ -1,11 +1,11 @@
-"""What the verbs of one space share: which keyspace and lane, over which link."""
+"""What the verbs of one space share: which keyspace and lane, over which link; their arguments."""
 
 from dataclasses import dataclass
 
 from kvd.client.held import HeldLeases
 from kvd.client.link import Link
 from kvd.client.mapping import Pool
-from kvd.client.outcomes import Reason, reason_of
+from kvd.client.outcomes import Delivery, Reason, reason_of
 from kvd.codec import CodecProfile
 from kvd.errors import ErrorKind, KvdError
 from kvd.identity import Keyspace, chunk_key
@@ -40,6 +40,23 @@ class Scope:
         if chosen <= 0:
             raise invalid(f"deadline_s is {chosen}, it must be above 0")
         return min(chosen, Limits().deadline_ns_max / 1e9)
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """What a fetch asks for; `layers` is (begin, end), `lease` one that a lookup held, or 0."""
+
+    chain: bytes
+    class_count: int
+    delivery: Delivery
+    rate_bits: int
+    deadline_s: float
+    lease: int
+    layers: tuple[int, int]
+
+    @property
+    def chunk_count(self) -> int:
+        return len(self.chain) // DIGEST_BYTES
 
 
 def chunk_count(chain: bytes) -> int:

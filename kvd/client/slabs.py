@@ -137,6 +137,9 @@ class SlabTable:
                     future.set_result(None)
         self._waiting.clear()
 
+    def find(self, number: int) -> Slab | None:
+        return self._slabs.get(number)
+
     async def get(self, number: int, deadline_s: float, *, writable: bool = False) -> Slab:
         """Return the slab, awaited until `deadline_s` of the loop's clock; else raise KvdError."""
         while True:

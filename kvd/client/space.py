@@ -8,10 +8,10 @@ import numpy as np
 from kvd.client.arrays import Tensors, source_views
 from kvd.client.fetch import Fetch
 from kvd.client.lookup import Question, found_of, let_go
-from kvd.client.opening import Wish, missed_fetch, open_fetch
+from kvd.client.opening import Outcome, fetch_of, open_here
 from kvd.client.outcomes import Delivery, Found, Reason, Stored
 from kvd.client.put import Put
-from kvd.client.scope import Scope, chunk_count, invalid
+from kvd.client.scope import Scope, Wish, chunk_count, invalid
 from kvd.client.strips import Encoder, Prepared
 from kvd.errors import KvdError
 from kvd.identity import KVD_CHAIN, Keyspace, chain_digests
@@ -164,9 +164,10 @@ class Space:
         """Ask for the longest stored prefix of the leading classes; return when it is promised."""
         wish = self.wish(chain, class_count, delivery, how)
         try:
-            fetch = self.scope.link.thread().call(open_fetch(self.scope, wish))
+            outcome: Outcome = open_here(self.scope, wish)
         except KvdError as error:
-            return missed_fetch(self.scope, self.scope.missed(error))
+            outcome = error
+        fetch = fetch_of(self.scope, outcome)
         if how.get("pinned") and fetch.hold is not None:
             fetch.hold.pin()
         return fetch

@@ -100,6 +100,10 @@ class Gate(Generic[T]):
         self.answer, self._opened = answer, True
         self._lock.release()
 
+    @property
+    def is_open(self) -> bool:
+        return self._opened
+
     def wait(self, timeout_s: float) -> bool:
         """Return whether it is open by then; for the one thread that waits."""
         return self._opened or self._lock.acquire(timeout=timeout_s)

@@ -418,3 +418,18 @@ def test_a_range_of_chunks_goes_to_its_own_tokens(stage, strips):
         for target, tensor in zip(ours, theirs, strict=True):
             assert np.array_equal(target[:, middle], tensor[:, middle])
             assert not target[:, :CHUNK_TOKENS].any() and not target[:, 2 * CHUNK_TOKENS :].any()
+
+
+def test_a_callback_that_raises_harms_nothing(stage, strips, caplog):
+    fetch, number = open_bytes(stage, strips)
+
+    def broken(arrival: Arrival) -> None:
+        raise ValueError(f"no use for {arrival}")
+
+    fetch.on_arrival(broken)
+    for place, data in pieces(strips):
+        stage.peer.piece(number, place, data)
+    stage.peer.reply(number, pb.FetchDone())
+    assert list(fetch.arrivals()) and fetch.error is None
+    assert fetch.decode(ALL, EXACT, strips.targets()) == 3
+    until(lambda: "no use for" in caplog.text, "it is logged")

@@ -191,19 +191,16 @@ def _readable(stage: Stage) -> bool:
 
 
 @pytest.mark.parametrize(
-    ("verdict", "stored", "had", "reason"),
-    [
-        (pb.COALESCED, 0, COUNT, Reason.NONE),
-        (pb.ORPHANED, 0, 0, Reason.ORPHANED),
-    ],
+    ("verdict", "expected"),
+    [(pb.COALESCED, (0, COUNT, Reason.NONE)), (pb.ORPHANED, (0, 0, Reason.ORPHANED))],
 )
-def test_seals_say_what_became_of_it(stage, strips, slab, verdict, stored, had, reason):
+def test_seals_say_what_became_of_it(stage, strips, slab, verdict, expected):
     putting, number, request = asked(stage, strips)
     give(stage, slab)
     stage.peer.reply(number, reserved(request))
     seals(stage, verdict)
     result = putting.result(DEADLINE_S)
-    assert (result.stored, result.had, result.reason) == (stored, had, reason)
+    assert (result.stored, result.had, result.reason) == expected
 
 
 def _outside(reply: pb.ReserveReply) -> None:

@@ -1,0 +1,144 @@
+"""Builds a fetch from its promise: a lease, and slabs found or staging memory made.
+
+On the I/O thread. What it holds of a fetch that nobody will have goes back with `abandon`.
+"""
+
+import asyncio
+import functools
+
+import numpy as np
+
+from kvd.client.arrivals import Arrivals
+from kvd.client.fetch import Fetch
+from kvd.client.hold import Granted, Hold
+from kvd.client.landing import WINDOW_BYTES, Landing, staging_bytes
+from kvd.client.leases import Lease, Moment
+from kvd.client.messages import Promised, garbage
+from kvd.client.outcomes import Arrival, Delivery
+from kvd.client.reading import Strips
+from kvd.client.scope import Scope, Wish, chunk_keys
+from kvd.client.session import Session
+from kvd.client.slabs import Slab
+from kvd.codec import PROFILES
+from kvd.errors import ErrorKind, KvdError
+from kvd.limits import DIGEST_BYTES, GIB
+from kvd.types import PlaneClass
+
+# Of one fetch: rather a miss than an engine out of memory.
+STAGING_BYTES_MAX = 4 * GIB
+
+
+class Building:
+    """One promise of `session` on its way to a fetch; `asked` is the moment before it was asked."""
+
+    def __init__(
+        self, scope: Scope, wish: Wish, session: Session, digest: bytes, asked: Moment
+    ) -> None:
+        self.landing: Landing | None = None
+        self._scope, self._wish, self._session, self._digest = scope, wish, session, digest
+        self._asked = asked
+        self._number = 0
+        self._promised: Promised | None = None
+        self._lease: Lease | None = None
+
+    def take(self, number: int, promised: Promised) -> KvdError | None:
+        """Take a promise over; return why it cannot be used, if so."""
+        self._number, self._promised = number, promised
+        self._lease = Lease(self._session, promised.lease, promised.lease_ttl_s, self._asked)
+        unknown = set(promised.profiles.tolist()) - PROFILES.keys()
+        if unknown:
+            message = f"stored with codec profile {min(unknown)}, which this version cannot read"
+            return KvdError(ErrorKind.INCOMPATIBLE, message)
+        if self._wish.delivery == Delivery.MAP:
+            return None
+        size = staging_bytes(promised)
+        if size > STAGING_BYTES_MAX:
+            message = f"{size} bytes by byte delivery, at most {STAGING_BYTES_MAX} at once"
+            return KvdError(ErrorKind.OVERLOADED, message)
+        return None
+
+    def mapped(self) -> Fetch | None:
+        """Return the fetch when all slabs that the promise names are here; else raise or wait."""
+        names = self._names()
+        slabs = [self._session.slabs.find(name) for name in names]
+        if None in slabs:
+            return None
+        return self._in_slabs(names, [slab for slab in slabs if slab is not None])
+
+    async def mapped_later(self, timeout_s: float) -> Fetch:
+        """Wait for the slabs that the promise names."""
+        deadline = asyncio.get_running_loop().time() + timeout_s
+        names = self._names()
+        slabs = [await self._session.slabs.get(name, deadline) for name in names]
+        return self._in_slabs(names, slabs)
+
+    def landed(self) -> Fetch:
+        """Make room for pieces and let them come."""
+        promised, requests, number = self._promised, self._session.requests, self._number
+        assert promised is not None
+        staging = self._scope.pool.take(staging_bytes(promised))
+        landing = Landing(self._scope.grid, self._wish.layers, promised, staging)
+        landing.give_credit = lambda size: requests.credit(number, size)
+        self.landing = landing
+        fetch = self._fetch(landing.addresses, (landing.arrivals, (), landing))
+        requests.deliver_to(number, landing, WINDOW_BYTES)
+        return fetch
+
+    def abandon(self) -> None:
+        if self._lease is not None:
+            self._lease.release()
+        if self.landing is not None:
+            self._scope.pool.give(self.landing.staging)
+
+    def _names(self) -> list[int]:
+        assert self._promised is not None
+        return sorted(set(np.concatenate(self._promised.slabs).tolist()))
+
+    def _in_slabs(self, names: list[int], slabs: list[Slab]) -> Fetch:
+        """Everything in slabs is there already."""
+        promised = self._promised
+        assert promised is not None
+        arrivals = Arrivals()
+        fetch = self._fetch(_addresses(promised, names, slabs), (arrivals, tuple(slabs), None))
+        for plane_class, count in zip(PlaneClass, promised.counts, strict=True):
+            if count:
+                arrivals.add(Arrival(plane_class, *self._wish.layers))
+        arrivals.end()
+        return fetch
+
+    def _fetch(
+        self,
+        homes: tuple[np.ndarray, ...],
+        memory: tuple[Arrivals, tuple[Slab, ...], Landing | None],
+    ) -> Fetch:
+        scope, lease, promised = self._scope, self._lease, self._promised
+        arrivals, slabs, landing = memory
+        assert lease is not None and promised is not None
+        known = self._wish.chain[: promised.counts[0] * DIGEST_BYTES]
+        keys = functools.cache(functools.partial(chunk_keys, self._digest, known))
+        shape = (scope.grid, scope.keyspace.chunk_tokens, scope.lane)
+        sizes = [int(sizes.sum(dtype=np.int64)) for sizes in promised.sizes]
+        granted = Granted(
+            self._number, lease, promised.counts, (sizes[0], sizes[1], sizes[2]),
+            self._wish.layers, Strips(shape, keys, promised, homes), slabs, landing,
+        )  # fmt: skip
+        hold = Hold(scope, arrivals, granted)
+        if landing is not None:
+            landing.on_progress = lambda: setattr(lease, "moved", True)
+        lease.watch(hold.lose)
+        return Fetch(scope, arrivals, promised.reason, hold)
+
+
+def _addresses(promised: Promised, names: list[int], slabs: list[Slab]) -> tuple[np.ndarray, ...]:
+    """Return u64 addresses of all strips per class; raise when one lies outside of its slab."""
+    homes = np.array([slab.address for slab in slabs], np.uint64)
+    limits = np.array([slab.size for slab in slabs], np.uint64)
+    # All classes at once: what costs here is the number of calls.
+    which = np.searchsorted(names, np.concatenate(promised.slabs))
+    offsets, sizes = np.concatenate(promised.offsets), np.concatenate(promised.sizes)
+    limit = limits[which]
+    if (sizes > limit - np.minimum(offsets, limit)).any() or (offsets % 8).any():
+        raise garbage("a strip that lies outside of its slab")
+    a, r, _ = promised.counts
+    places = homes[which] + offsets
+    return places[:a], places[a : a + r], places[a + r :]
