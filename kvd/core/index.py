@@ -64,14 +64,13 @@ class Index:
         self.trees: list[Tree] = []
         self.trees_by_key: dict[tuple[bytes, Lane], Tree] = {}
 
-    def tree(self, digest: bytes, tenant: str, lane: Lane, grid: CellGrid) -> Tree:
-        """Return the tree of a lane, made on first use."""
-        found = self.trees_by_key.get((digest, lane))
-        if found is None:
-            found = Tree(len(self.trees), digest, tenant, lane, grid)
-            self.trees.append(found)
-            self.trees_by_key[digest, lane] = found
-        return found
+    def adopt(self, tree: Tree) -> None:
+        """Take a tree in, now that something is to be put in it."""
+        if tree.id == NO_ROW:
+            assert (tree.digest, tree.lane) not in self.trees_by_key
+            tree.id = len(self.trees)
+            self.trees.append(tree)
+            self.trees_by_key[tree.digest, tree.lane] = tree
 
     def new_rows(self, tree: Tree, chain: list[bytes], parent: int) -> np.ndarray:
         """Return empty rows for digests that the tree does not know, each behind the one before."""

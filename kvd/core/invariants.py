@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator
 import numpy as np
 
 from kvd.core.index import NO_ROW
+from kvd.core.leases import oldest_leases
 from kvd.core.reservations import open_extents
 from kvd.core.state import State
 from kvd.core.transitions import LeaseState, SessionState, SlabState, StripState
@@ -83,10 +84,10 @@ def _check_pins(state: State) -> None:
         if reservation.pinned != NO_ROW:
             pins[reservation.pinned] += 1
     assert (pins == index.pins).all(), "I4: pins"
-    waiting = [limbo.after_lease for limbo in state.limbo]
-    assert waiting == sorted(waiting)
-    if waiting:
-        assert state.leases and next(iter(state.leases)) <= waiting[0], "I2: limbo without reader"
+    oldest = oldest_leases(state)
+    for limbo in state.limbo:
+        first = oldest.get(limbo.tenant)
+        assert first is not None and first <= limbo.after_lease, "I2: limbo without reader"
 
 
 def _check_extents(state: State, live: np.ndarray) -> None:

@@ -5,7 +5,7 @@ The digest of a keyspace covers the tenant, so no handle of one tenant names ano
 
 from kvd.core.effects import Answer, Effect, KeyspaceGranted
 from kvd.core.events import KeyspaceWanted
-from kvd.core.index import Tree
+from kvd.core.index import NO_ROW, Tree
 from kvd.core.state import Session, State
 from kvd.core.transitions import SessionState
 from kvd.errors import ErrorKind, KvdError
@@ -66,7 +66,10 @@ def on_keyspace(state: State, event: KeyspaceWanted) -> list[Effect]:
 
 
 def tree_of(state: State, session_id: int, handle: int, lane: Lane) -> tuple[Session, Tree]:
-    """Return the session and the tree of one lane of a keyspace it registered."""
+    """Return the session and the tree of one lane of a keyspace it registered.
+
+    A tree that nothing was ever put in is made for this question only: asking costs no memory.
+    """
     session = open_session(state, session_id)
     found = session.keyspaces.get(handle)
     if found is None:
@@ -79,4 +82,5 @@ def tree_of(state: State, session_id: int, handle: int, lane: Lane) -> tuple[Ses
             ErrorKind.INVALID,
             f"a strip has {grid.cell_count} cells, the limit cells_per_strip_max is {limit}",
         )
-    return session, state.index.tree(digest, session.tenant, lane, grid)
+    known = state.index.trees_by_key.get((digest, lane))
+    return session, known or Tree(NO_ROW, digest, session.tenant, lane, grid)

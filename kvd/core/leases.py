@@ -45,7 +45,8 @@ def grant(
             retry_after_ms=100,
         )
     state.lease_id += 1
-    lease = Lease(state.lease_id, session.id, pins, size_bytes, state.now_ns + limits.lease_ttl_ns)
+    expires_ns = state.now_ns + limits.lease_ttl_ns
+    lease = Lease(state.lease_id, session.id, pins, size_bytes, expires_ns, state.generation)
     for row, plane_class in pins:
         state.index.pins[row, plane_class] += 1
     state.leases[lease.id] = lease
@@ -72,20 +73,34 @@ def end(state: State, lease: Lease) -> list[Effect]:
 
 def free_limbo(state: State) -> list[Effect]:
     """Free replaced strips that no lease granted before their replacement can name."""
-    oldest = next(iter(state.leases), None)
+    if not state.limbo:
+        return []
+    oldest = oldest_leases(state)
     effects: list[Effect] = []
-    while state.limbo and (oldest is None or state.limbo[0].after_lease < oldest):
-        for extent in state.limbo.popleft().extents:
+    waiting, state.limbo = state.limbo, []
+    for limbo in waiting:
+        if oldest.get(limbo.tenant, limbo.after_lease + 1) <= limbo.after_lease:
+            state.limbo.append(limbo)
+            continue
+        for extent in limbo.extents:
             move_bytes(state, extent, StripState.FREEING, StripState.FREE)
             effects += settle(state, extent.slab)
     return effects
 
 
-def supersede(state: State, extents: tuple[Extent, ...]) -> list[Effect]:
+def oldest_leases(state: State) -> dict[str, int]:
+    """Return each tenant's oldest lease: no tenant waits for the readers of another."""
+    oldest: dict[str, int] = {}
+    for lease in state.leases.values():
+        oldest.setdefault(state.sessions[lease.session].tenant, lease.id)
+    return oldest
+
+
+def supersede(state: State, tenant: str, extents: tuple[Extent, ...]) -> list[Effect]:
     """Set aside the strips of a replaced generation until older leases end (I2)."""
     for extent in extents:
         move_bytes(state, extent, StripState.READY, StripState.FREEING)
-    state.limbo.append(Limbo(state.lease_id, extents))
+    state.limbo.append(Limbo(tenant, state.lease_id, extents))
     return free_limbo(state)
 
 
@@ -154,7 +169,8 @@ def _condemn(state: State, lease: Lease, corrupt: np.ndarray) -> None:
                 row = int(state.index.parent[row])
             rows.reverse()
             chains[lane] = rows
-        if chunk < len(rows):
+        # A generation made after the lease was granted is not what its reader read.
+        if chunk < len(rows) and state.index.generation[rows[chunk]] <= lease.generation:
             state.index.condemned[rows[chunk]] = True
 
 

@@ -105,6 +105,7 @@ def on_reserve(state: State, event: ReserveWanted) -> list[Effect]:
         opened, slabs, offsets, event.sizes.copy(),
         state.now_ns + state.config.limits.reservation_ttl_ns, held,
     )  # fmt: skip
+    state.index.adopt(tree)
     state.reservations[reservation.id] = reservation
     session.reservations.add(reservation.id)
     outcome = Reserved(reservation.id, state.generation, states, slabs, offsets, reason)

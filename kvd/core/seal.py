@@ -130,7 +130,7 @@ def _seal_run(
         index.place_frontier(parent)
     index.place_frontier(int(rows[-1]))
     hold(state, reservation, int(rows[-1]))
-    return supersede(state, old) if old else []
+    return supersede(state, tree.tenant, old) if old else []
 
 
 def _fill(state: State, reservation: Reservation, span: slice, sizes: np.ndarray) -> None:

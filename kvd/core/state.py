@@ -1,6 +1,5 @@
 """All that the daemon knows, as plain data. Only the handlers of this room change it."""
 
-from collections import deque
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -98,6 +97,7 @@ class Lease:
     pins: list[tuple[int, int]]
     size_bytes: int
     expires_ns: int
+    generation: int  # The newest there was when it was granted.
     state: LeaseState = LeaseState.GRANTED
     deliveries: int = 0  # Transfers by the daemon itself that still read under it.
     free_at_ns: int = 0  # When LOST: the end of quarantine.
@@ -131,8 +131,9 @@ class Session:
 
 @dataclass(frozen=True, slots=True)
 class Limbo:
-    """Strips replaced while leases lived; freed once every lease up to `after_lease` ended."""
+    """Strips replaced while leases lived; freed once the tenant's up to `after_lease` ended."""
 
+    tenant: str
     after_lease: int
     extents: tuple[Extent, ...]
 
@@ -163,7 +164,7 @@ class State:
     quarantine: dict[int, list[Extent]] = field(default_factory=dict)
     delivering: dict[int, int] = field(default_factory=dict)  # Request -> lease, until it ended.
     pending: dict[int, Pending] = field(default_factory=dict)
-    limbo: deque[Limbo] = field(default_factory=deque)
+    limbo: list[Limbo] = field(default_factory=list)
     generation: int = 0
     lease_id: int = 0
     reservation_id: int = 0

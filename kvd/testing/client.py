@@ -18,7 +18,6 @@ from kvd.core.events import (
     SessionEnded,
     SlabDetached,
 )
-from kvd.core.index import Tree
 from kvd.errors import ErrorKind, KvdError
 from kvd.limits import DIGEST_BYTES
 from kvd.testing.oracles import Wish, require
@@ -126,8 +125,10 @@ class Client:
         rng.shuffle(lanes)
         return keyspace, chain, tuple(lanes[: rng.choice((1, 1, 2))])
 
-    def tree_of(self, keyspace: int, lane: Lane) -> Tree:
-        return self.world.state.index.trees_by_key[self.digests[keyspace], lane]
+    def rows_of(self, keyspace: int, lane: Lane) -> dict[bytes, int]:
+        """Return the core's rows of a lane by chain digest; none when nothing was put there."""
+        tree = self.world.state.index.trees_by_key.get((self.digests[keyspace], lane))
+        return {} if tree is None else tree.rows
 
     # ---- what it is told ----
 

@@ -77,9 +77,9 @@ class Put:
         refused = [state == ReserveState.NOT_ADMITTED for state in states]
         require(refused == sorted(refused), f"a place behind a refused chunk: {states}")
         require(any(refused) == (outcome.reason != NotAdmitted.NONE), "a refusal without a reason")
-        index, tree = world.state.index, self.client.tree_of(self.keyspace, self.lane)
+        index, known = world.state.index, self.client.rows_of(self.keyspace, self.lane)
         for chunk, state in enumerate(states):
-            row = tree.rows.get(self.digest(chunk), NO_ROW)
+            row = known.get(self.digest(chunk), NO_ROW)
             if state == ReserveState.HAVE:
                 require(row != NO_ROW and index.complete(row), f"chunk {chunk} is not had")
             if state not in (ReserveState.RESERVED, ReserveState.REPLACE):
@@ -242,10 +242,10 @@ class Put:
 
     def _condemned(self, chunk: int) -> bool:
         """Return whether a chunk before this one was found to be corrupt meanwhile."""
-        index, tree = self.world.state.index, self.client.tree_of(self.keyspace, self.lane)
+        index, known = self.world.state.index, self.client.rows_of(self.keyspace, self.lane)
         before = self._prefix[: (self._first + chunk) * DIGEST_BYTES]
         digests = [before[at : at + DIGEST_BYTES] for at in range(0, len(before), DIGEST_BYTES)]
-        rows = [tree.rows.get(digest, NO_ROW) for digest in digests]
+        rows = [known.get(digest, NO_ROW) for digest in digests]
         return any(row == NO_ROW or index.condemned[row] for row in rows)
 
 

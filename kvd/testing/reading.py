@@ -6,6 +6,8 @@ reading is trusted to find right bytes until it says that it ended.
 
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from kvd.clock import NS_PER_MS
 from kvd.core.effects import Deliver, FetchDone, Found, Outcome, Promise, Released
 from kvd.core.events import (
@@ -53,6 +55,7 @@ class Fetch:
         self.lease = 0
         self._held: tuple[int, int, int] = (0, 0, 0)
         self._strips: list[Strip] = []
+        self._generations: list[np.ndarray] = []  # Promised, per lane and chunk.
         self._wrong = ""
         self._rounds = self.world.rng.randint(1, 4)
         self._counter = 0
@@ -102,6 +105,7 @@ class Fetch:
         if self.lease and promise.lease:
             self.world.saw("a lease taken over")
         self.lease = promise.lease
+        self._generations = [lane.generations for lane in promise.lanes]
         if self.delivery == Delivery.MAP and promise.lease:
             self._strips = strips_of(self.world, promise, self.chain, self.client.mapped)
             self.client.fetches.append(self)
@@ -187,12 +191,13 @@ class Fetch:
         """Record at the step of the release which fills must not be offered any more."""
         if not isinstance(outcome, Released):
             return
-        tree_of, index = self.client.tree_of, self.world.state.index
+        rows_of, index = self.client.rows_of, self.world.state.index
         for word in corrupt:
             lane, chunk = word >> 24, word & 0xFFFFFF
             digest = self.chain[chunk * DIGEST_BYTES : (chunk + 1) * DIGEST_BYTES]
-            row = tree_of(self.keyspace, self.lanes[lane]).rows.get(digest)
-            if row is not None:
+            row = rows_of(self.keyspace, self.lanes[lane]).get(digest)
+            # One that was replaced since is somebody else's: the report is not about it.
+            if row is not None and index.generation[row] == self._generations[lane][chunk]:
                 fill = self.world.memory.find_fill(int(index.generation[row]), digest)
                 fill.reported = True
                 self.world.saw("a corrupt report")

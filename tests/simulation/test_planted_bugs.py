@@ -72,7 +72,7 @@ def reuse_without_revoke(patch: Patch) -> None:
 
 
 def replaced_strips_freed_at_once(patch: Patch) -> None:
-    def supersede(state, extents):
+    def supersede(state, tenant, extents):
         for extent in extents:
             seal.move_bytes(state, extent, StripState.READY, StripState.FREE)
         return []

@@ -26,6 +26,7 @@ from kvd.core.transitions import LeaseState, StripState
 from kvd.errors import ErrorKind
 from kvd.limits import PAGE_BYTES, Limits
 from kvd.testing.scene import Scene, chain_of, kind_of
+from kvd.types import Lane, Part
 
 LEASES = Limits(slab_bytes=16 * PAGE_BYTES, leases_per_session_max=2)
 BYTES = Limits(slab_bytes=16 * PAGE_BYTES, lease_bytes_per_session_max=9 * PAGE_BYTES)
@@ -194,3 +195,36 @@ def test_a_condemned_chunk_that_goes_takes_the_mark_with_it() -> None:
         pass
     scene.wait()
     assert not scene.state.index.condemned.any()
+
+
+def test_a_report_is_not_about_what_replaced_the_bytes() -> None:
+    scene, session, chain = stored()
+    early, late = (scene.fetch(session, chain).lease for _ in range(2))
+    scene.release(session, early, 1)
+    assert scene.fetch(session, chain).reason == Shortfall.CONDEMNED
+    scene.put(session, chain)
+    assert scene.fetch(session, chain).counts == (3, 3, 3)
+    scene.release(session, late, 1)
+    assert scene.fetch(session, chain).counts == (3, 3, 3)
+
+
+def test_no_tenant_waits_for_the_readers_of_another() -> None:
+    scene, session, chain = stored()
+    stranger = scene.join("blue")
+    scene.put(stranger, chain)
+    foreign = scene.fetch(stranger, chain).lease
+    own = scene.fetch(session, chain).lease
+    scene.release(session, own, 1)
+    reader = scene.fetch(session, chain).lease
+    scene.put(session, chain)
+    assert scene.state.bytes_in(StripState.FREEING) > 0
+    scene.release(session, reader)
+    assert scene.state.bytes_in(StripState.FREEING) == 0 and foreign in scene.state.leases
+
+
+def test_asking_costs_no_memory() -> None:
+    scene, session, chain = stored()
+    trees = len(scene.state.index.trees)
+    strange = Lane(part=Part(b"8 bytes.", 3))
+    assert scene.counts(session, chain, strange) == (0, 0, 0)
+    assert len(scene.state.index.trees) == trees
