@@ -129,7 +129,7 @@ def _report(report: Report, note: str, copied_s: float, steps: tuple[Step, ...])
 def _take_turns(repeats: int, steps: tuple[Step, ...], advance: Callable[[str], None]) -> None:
     """Run the steps in turn, so that drift hits all alike."""
     for _ in range(repeats):
-        for step in (step for step in steps for _ in range(step.times)):
+        for step in [one for one in steps for _ in range(one.times)]:
             step.before()
             begin = time.perf_counter_ns()
             step.act()

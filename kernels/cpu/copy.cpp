@@ -12,11 +12,13 @@
 namespace {
 
 constexpr uint64_t kLine = 64;
+constexpr uint64_t kAhead = 4096;  // While lines are written, those of the next cells are fetched.
 
 // `to` is aligned to a line, `size` a multiple of one.
 void copy_past_caches(uint8_t* to, const uint8_t* from, uint64_t size) {
 #if defined(__x86_64__)
     for (uint64_t at = 0; at < size; at += kLine) {
+        _mm_prefetch(reinterpret_cast<const char*>(from + at + kAhead), _MM_HINT_T0);
         const __m128i* source = reinterpret_cast<const __m128i*>(from + at);
         __m128i* target = reinterpret_cast<__m128i*>(to + at);
         const __m128i a = _mm_loadu_si128(source), b = _mm_loadu_si128(source + 1);

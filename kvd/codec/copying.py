@@ -40,8 +40,9 @@ class StripCopies:
             assert column.dtype == np.uint32 and column.shape == self.offsets.shape, column
             assert column.flags.c_contiguous and len(column) == count
         assert not ((self.targets | self.sizes) % np.uint64(PAGE_BYTES)).any()
-        ends = self.offsets.astype(np.uint64) + self.lengths
-        assert (ends <= self.sizes[:, None]).all(), "a cell reaches outside of its strip"
+        limits = self.sizes.astype(np.uint32)[:, None]
+        assert (limits == self.sizes[:, None]).all() and (self.lengths <= limits).all()
+        assert (self.offsets <= limits - self.lengths).all(), "a cell reaches outside of its strip"
 
 
 @lru_cache(maxsize=1)
