@@ -36,21 +36,25 @@ void copy_past_caches(uint8_t* to, const uint8_t* from, uint64_t size) {
 }  // namespace
 
 KVD_EXPORT void kvd_copy_strips(const uint64_t* sources, const uint64_t* targets,
-                                const uint64_t* sizes, uint64_t strips, const uint32_t* offsets,
-                                const uint32_t* lengths, uint64_t cells, uint64_t* sums) {
+                                const uint64_t* sizes, uint64_t strips, uint64_t cells) {
     for (uint64_t s = 0; s < strips; s++) {
-        const uint8_t* from = reinterpret_cast<const uint8_t*>(sources[s]);
+        uint8_t* from = reinterpret_cast<uint8_t*>(sources[s]);
         uint8_t* to = reinterpret_cast<uint8_t*>(targets[s]);
-        uint64_t copied = 0;
-        for (uint64_t i = s * cells; i < (s + 1) * cells; i++) {
-            const uint64_t offset = offsets[i];
-            kvd_checksum_cells(from, &offset, lengths + i, 1, sums + i);
-            const uint64_t end = (offset + lengths[i]) / kLine * kLine;
+        kvd_table_entry* table = reinterpret_cast<kvd_table_entry*>(from);
+        // The lines of the table go last: they are not complete before.
+        const uint64_t head = (cells * sizeof(kvd_table_entry) + kLine - 1) / kLine * kLine;
+        uint64_t copied = head;
+        for (uint64_t i = 0; i < cells; i++) {
+            const uint64_t offset = table[i].offset;
+            const uint32_t length = table[i].length & KVD_LENGTH_MASK;
+            kvd_checksum_cells(from, &offset, &length, 1, &table[i].checksum);
+            const uint64_t end = (offset + length) / kLine * kLine;
             if (end <= copied) continue;
             copy_past_caches(to + copied, from + copied, end - copied);
             copied = end;
         }
-        copy_past_caches(to + copied, from + copied, sizes[s] - copied);
+        if (copied < sizes[s]) copy_past_caches(to + copied, from + copied, sizes[s] - copied);
+        copy_past_caches(to, from, head);
     }
 #if defined(__x86_64__)
     _mm_sfence();  // Before anybody is told that the strips are there.

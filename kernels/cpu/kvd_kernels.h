@@ -72,9 +72,17 @@ KVD_EXPORT uint64_t kvd_decode_cells(const kvd_decode_batch* batch);
 KVD_EXPORT void kvd_checksum_cells(const uint8_t* base, const uint64_t* offsets,
                                    const uint32_t* lengths, uint64_t count, uint64_t* sums);
 
-// Copies strips from sources[i] to targets[i], sizes[i] bytes each; sums the cells of each strip,
-// which lie in it in ascending order. Targets and sizes are multiples of 64. All columns of cells
-// are [strips, cells].
+// An entry of the table at the head of a strip (docs/format.md).
+typedef struct {
+    uint32_t offset;  // In the strip.
+    uint32_t length;  // And flags above KVD_LENGTH_MASK.
+    uint64_t checksum;
+} kvd_table_entry;
+
+#define KVD_LENGTH_MASK ((1u << 28) - 1)
+
+// Sums the cells of strips into the tables at their heads, which hold offsets and lengths already,
+// ascending and inside, and copies the strips from sources[i] to targets[i], sizes[i] bytes each.
+// Targets and sizes are multiples of 64; a table ends within its strip.
 KVD_EXPORT void kvd_copy_strips(const uint64_t* sources, const uint64_t* targets,
-                                const uint64_t* sizes, uint64_t strips, const uint32_t* offsets,
-                                const uint32_t* lengths, uint64_t cells, uint64_t* sums);
+                                const uint64_t* sizes, uint64_t strips, uint64_t cells);

@@ -13,12 +13,11 @@ from kvd.client.arrays import CellViews
 from kvd.client.mapping import Buffer, Pool
 from kvd.codec import (
     CodecProfile,
-    EncodedCells,
     cell_specs,
     encode_cells,
     strip_bytes_max,
 )
-from kvd.codec.copying import StripCopies, copy_strips
+from kvd.codec.copying import copy_strips
 from kvd.format.strip import pack_table, padded, table_bytes
 from kvd.shape import CellGrid
 from kvd.types import CLASS_COUNT, Lane, PlaneClass
@@ -28,18 +27,15 @@ _CLASSES = tuple(PlaneClass)
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """Strips of n chunks, whole but for tables and roots, which need a generation.
+    """Strips of n chunks, whole but for the checksums in their tables; roots need a generation.
 
-    `addresses` u64[n, 3], padded `sizes` u32[n, 3]; `offsets`, `lengths` u32[n, 3, cells] and
-    `raw` bool[n, cells]. `buffers` hold the bytes, tails zeroed.
+    `addresses` u64[n, 3] in `buffers`, padded `sizes` u32[n, 3], tails zeroed.
     """
 
     profile: CodecProfile
+    cell_count: int
     addresses: np.ndarray
     sizes: np.ndarray
-    offsets: np.ndarray
-    lengths: np.ndarray
-    raw: np.ndarray
     buffers: tuple[Buffer, ...]
 
     @property
@@ -70,7 +66,7 @@ class Encoder:
             pool.take(min(scratch_bytes, bound * (len(chunks) - 1)) + bound)
             for bound in self._bounds
         )
-        begins, columns, ends = [], [], [0] * CLASS_COUNT
+        begins, ends = [], [0] * CLASS_COUNT
         for chunk in chunks:
             if any(e + b > s.size for e, b, s in zip(ends, self._bounds, buffers, strict=True)):
                 break
@@ -78,31 +74,36 @@ class Encoder:
                 break
             out = [buffer.data[end:] for buffer, end in zip(buffers, ends, strict=True)]
             token = (chunk - first) * self.chunk_tokens
-            encoded = self._encode_chunk(views, token, out, first_chunk=chunk == 0)
-            stops = [begin + int(e) for begin, e in zip(ends, encoded.ends, strict=True)]
+            sizes = self._encode_chunk(views, token, out, first_chunk=chunk == 0)
             begins.append(ends)
-            ends = [padded(stop) for stop in stops]
-            for buffer, stop, end in zip(buffers, stops, ends, strict=True):
-                buffer.data[stop:end] = 0
-            columns.append(encoded)
+            ends = [end + size for end, size in zip(ends, sizes, strict=True)]
         starts = np.array(begins, np.int64)
         homes = np.array([buffer.address for buffer in buffers], np.int64)
         return Prepared(
             self.profile,
+            self.grid.cell_count,
             (homes + starts).astype(np.uint64),
             np.diff(np.vstack([starts, [ends]]), axis=0).astype(np.uint32),
-            np.stack([c.offsets for c in columns]),
-            np.stack([c.lengths for c in columns]),
-            np.stack([c.raw for c in columns]),
             buffers,
         )
 
     def _encode_chunk(
         self, views: CellViews, token: int, out: list[np.ndarray], *, first_chunk: bool
-    ) -> EncodedCells:
+    ) -> list[int]:
+        """Encode one chunk to the begin of each `out`; return the padded sizes of its strips."""
         specs, index = cell_specs(self.profile, self.grid, self.chunk_tokens, first_chunk)
         base = (self._table_bytes,) * CLASS_COUNT
-        return encode_cells(specs, index, views.at_token(token), views.strides, out, base)
+        encoded = encode_cells(specs, index, views.at_token(token), views.strides, out, base)
+        sums = np.zeros(self.grid.cell_count, np.uint64)
+        sizes = []
+        for plane_class, strip in enumerate(out):
+            offsets, lengths = encoded.offsets[plane_class], encoded.lengths[plane_class]
+            table = pack_table(offsets, lengths, encoded.raw, sums)
+            strip[: self._table_bytes] = table.view(np.uint8)
+            end = int(encoded.ends[plane_class])
+            sizes.append(padded(end))
+            strip[end : sizes[-1]] = 0
+        return sizes
 
 
 def lay(
@@ -116,29 +117,15 @@ def lay(
     `names` are lane, chunk keys of these chunks, and generation.
     """
     lane, keys, generation = names
-    offsets, lengths = prepared.offsets[part], prepared.lengths[part]
-    count, _, cells = offsets.shape
-    strips = count * CLASS_COUNT
-    offsets, lengths = offsets.reshape(strips, cells), lengths.reshape(strips, cells)
-    copies = StripCopies(
-        prepared.addresses[part].reshape(-1),
-        places.reshape(-1),
-        prepared.sizes[part].reshape(-1).astype(np.uint64),
-        offsets,
-        lengths,
-    )
-    sums = copy_strips(copies)
-    raw = np.repeat(prepared.raw[part, None, :], CLASS_COUNT, axis=1)
-    tables = pack_table(offsets.reshape(-1), lengths.reshape(-1), raw.reshape(-1), sums.reshape(-1))
-    heads = tables.view(np.uint8).reshape(strips, -1)
-    size, address = heads.shape[1], heads.ctypes.data
-    for at, place in enumerate(copies.targets.tolist()):
-        ctypes.memmove(place, address + at * size, size)
-    number = prepared.profile.id
+    homes = prepared.addresses[part].reshape(-1)
+    sizes = prepared.sizes[part].reshape(-1).astype(np.uint64)
+    copy_strips(homes, places.reshape(-1), sizes, prepared.cell_count)
+    head, number = table_bytes(prepared.cell_count), prepared.profile.id
     roots = [
         strip_root(
-            keys[at // CLASS_COUNT], lane, _CLASSES[at % CLASS_COUNT], generation, number, head
+            keys[at // CLASS_COUNT], lane, _CLASSES[at % CLASS_COUNT], generation, number,
+            ctypes.string_at(home, head),
         )
-        for at, head in enumerate(heads)
-    ]
-    return np.array(roots, np.uint64).reshape(count, CLASS_COUNT)
+        for at, home in enumerate(homes.tolist())
+    ]  # fmt: skip
+    return np.array(roots, np.uint64).reshape(-1, CLASS_COUNT)

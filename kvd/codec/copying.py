@@ -1,11 +1,10 @@
-"""Whole strips copied and their cells summed in one pass over memory.
+"""Whole strips copied and their cells summed into their tables, in one pass over memory.
 
-Callers vouch for addresses. The native kernel is taken when there is one and the reference is not
-asked for; both give the same bytes and sums.
+Callers vouch for addresses and tables. The native kernel is taken when there is one and the
+reference is not asked for; both give the same bytes.
 """
 
 import ctypes
-from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
@@ -16,33 +15,9 @@ from kvd.codec.batch import checksum_cells
 from kvd.codec.native import LIBRARY_NAME
 from kvd.limits import PAGE_BYTES
 
-
-@dataclass(frozen=True, slots=True)
-class StripCopies:
-    """Copies to make: `sources`, `targets` and `sizes` u64[n], and the cells of each strip.
-
-    `offsets` and `lengths` are u32[n, cells], ascending within a strip; targets and sizes are
-    whole pages.
-    """
-
-    sources: np.ndarray
-    targets: np.ndarray
-    sizes: np.ndarray
-    offsets: np.ndarray
-    lengths: np.ndarray
-
-    def __post_init__(self) -> None:
-        count = len(self.sizes)
-        for column in (self.sources, self.targets, self.sizes):
-            assert column.dtype == np.uint64 and column.shape == (count,), column
-            assert column.flags.c_contiguous
-        for column in (self.offsets, self.lengths):
-            assert column.dtype == np.uint32 and column.shape == self.offsets.shape, column
-            assert column.flags.c_contiguous and len(column) == count
-        assert not ((self.targets | self.sizes) % np.uint64(PAGE_BYTES)).any()
-        limits = self.sizes.astype(np.uint32)[:, None]
-        assert (limits == self.sizes[:, None]).all() and (self.lengths <= limits).all()
-        assert (self.offsets <= limits - self.lengths).all(), "a cell reaches outside of its strip"
+# Of the table at the head of a strip, as kvd.format.strip has it; the rooms do not know each other.
+_ENTRY = np.dtype([("offset", "<u4"), ("length", "<u4"), ("checksum", "<u8")])
+_LENGTH_MASK = np.uint32((1 << 28) - 1)
 
 
 @lru_cache(maxsize=1)
@@ -53,29 +28,36 @@ def _kernel() -> ctypes._CFuncPtr | None:
     except (OSError, AttributeError):
         return None
     address, number = ctypes.c_void_p, ctypes.c_uint64
-    function.restype = None
-    function.argtypes = [address, address, address, number, address, address, number, address]
+    function.restype, function.argtypes = None, [address, address, address, number, number]
     return function
 
 
-def copy_strips(copies: StripCopies) -> np.ndarray:
-    """Copy the strips; return u64[n, cells], the XXH3-64 of their cells."""
+def copy_strips(
+    sources: np.ndarray, targets: np.ndarray, sizes: np.ndarray, cell_count: int
+) -> None:
+    """Sum the cells of strips into the tables at their heads, and copy the strips.
+
+    Columns are u64[n]: addresses, and sizes in whole pages. The tables of the sources, which are
+    written, hold offsets and lengths of `cell_count` cells each, ascending and inside the strip.
+    """
+    for column in (sources, targets, sizes):
+        assert column.dtype == np.uint64 and column.shape == sizes.shape, column
+        assert column.flags.c_contiguous
+    assert not ((targets | sizes) % np.uint64(PAGE_BYTES)).any()
+    assert cell_count > 0 and (sizes >= cell_count * _ENTRY.itemsize).all()
     kernel = _kernel()
     if kernel is None or backend() == REFERENCE.name:
-        return _copied_apart(copies)
-    sums = np.zeros(copies.offsets.shape, np.uint64)
-    columns = (copies.sources, copies.targets, copies.sizes, copies.offsets, copies.lengths)
-    sources, targets, sizes, offsets, lengths = (column.ctypes.data for column in columns)
-    strips, cells = copies.offsets.shape
-    kernel(sources, targets, sizes, strips, offsets, lengths, cells, sums.ctypes.data)
-    return sums
+        _copy_apart(sources.tolist(), targets.tolist(), sizes.tolist(), cell_count)
+        return
+    addresses = (column.ctypes.data for column in (sources, targets, sizes))
+    kernel(*addresses, len(sizes), cell_count)
 
 
-def _copied_apart(copies: StripCopies) -> np.ndarray:
-    places = zip(
-        copies.targets.tolist(), copies.sources.tolist(), copies.sizes.tolist(), strict=True
-    )
-    for target, source, size in places:
+def _copy_apart(sources: list[int], targets: list[int], sizes: list[int], cells: int) -> None:
+    for source, target, size in zip(sources, targets, sizes, strict=True):
+        memory = (ctypes.c_uint8 * size).from_address(source)
+        strip = np.frombuffer(memory, np.uint8)
+        table = strip[: cells * _ENTRY.itemsize].view(_ENTRY)
+        lengths = np.ascontiguousarray(table["length"] & _LENGTH_MASK)
+        table["checksum"] = checksum_cells(strip, np.ascontiguousarray(table["offset"]), lengths)
         ctypes.memmove(target, source, size)
-    strings = (copies.sources[:, None] + copies.offsets).reshape(-1)
-    return checksum_cells(0, strings, copies.lengths.reshape(-1)).reshape(copies.offsets.shape)
