@@ -7,6 +7,7 @@ read; its checksum keeps a wrong parent or generation from being believed meanwh
 import numpy as np
 
 from kvd.checksum import checksum
+from kvd.format.segment import SEGMENT_MAX
 from kvd.limits import DIGEST_BYTES
 from kvd.types import CLASS_COUNT, Lane, Part, Shard, ShardScheme
 
@@ -70,7 +71,7 @@ def empty_rows(count: int) -> np.ndarray:
     | 40 | 8 | u64 | `profile` | codec profile id | |
     | 48 | 8 | f64 | `heat` | how often and when it was used | NaN: refuse |
     | 56 | 24 | u64[3] | `root` | of the strip | |
-    | 80 | 12 | u32[3] | `segment` | number of its file | |
+    | 80 | 12 | u32[3] | `segment` | number of its file | 10^8 and more: refuse |
     | 92 | 12 | u32[3] | `epoch` | of the segment; another one in its head: stale | 0: refuse |
     | 104 | 12 | u32[3] | `page` | first page in the file, from 1 | 0: refuse |
     | 116 | 12 | u32[3] | `pages` | 0: not on disk, its other fields are 0 | more behind 0: refuse |
@@ -144,6 +145,7 @@ def _plausible(rows: np.ndarray) -> np.ndarray:
     good = (rows["key_zero"] == 0) & ~rows["value_zero"].any(axis=1)
     good &= (scheme <= max(ShardScheme)) & (rows["shard_index"] < count)
     good &= (scheme != ShardScheme.REPLICATED) | (count == 1)
+    good &= (rows["segment"] <= SEGMENT_MAX).all(axis=1)
     good &= (rows["generation"] != 0) & ~np.isnan(rows["heat"])
     there = rows["pages"] != 0
     good &= there[:, 0] & (there[:, :-1] | ~there[:, 1:]).all(axis=1)

@@ -123,7 +123,7 @@ def test_rows_survive_and_damage_is_refused(found, seed, data):
         put_lane(row, rng.bytes(32), lane)
     count = rng.integers(1, 4, len(found))[:, None]
     there = np.arange(3) < count
-    for name, top in (("root", 2**64), ("segment", 2**32), ("directory", 256)):
+    for name, top in (("root", 2**64), ("segment", 10**8), ("directory", 256)):
         rows[name] = np.where(there, rng.integers(0, top, there.shape, np.uint64), 0)
     for name in ("epoch", "page", "pages"):
         rows[name] = np.where(there, rng.integers(1, 2**31, there.shape), 0)

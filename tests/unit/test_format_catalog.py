@@ -115,7 +115,7 @@ def test_what_is_no_whole_rows_is_refused():
         ("key_zero", 1), ("value_zero", 1), ("shard_scheme", 3), ("shard_index", 8),
         ("shard_count", 0), ("generation", 0), ("heat", np.nan), ("pages", (0, 0, 0)),
         ("pages", (0, 1, 1)), ("pages", (1, 0, 1)), ("epoch", (1, 0, 1)), ("page", (1, 1, 0)),
-        ("pages", (1, 1, 0)), ("page", (2**32 - 1, 1, 1)),
+        ("pages", (1, 1, 0)), ("segment", (1, 1, 10**8)), ("page", (2**32 - 1, 1, 1)),
     ],
 )  # fmt: skip
 def test_rows_that_cannot_be_are_refused_whatever_their_checksum(name, value):
