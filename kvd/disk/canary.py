@@ -1,7 +1,6 @@
 """A page of each data directory that is written, synced and read back to see whether that works."""
 
 import os
-import struct
 from pathlib import Path
 
 from kvd.disk.files import Files, fault_of, read_page, sync_directory, write_page
@@ -10,7 +9,8 @@ from kvd.format.page import seal_page
 from kvd.limits import PAGE_BYTES
 
 CANARY_NAME = "canary"
-MAGIC = b"kvdcanry"  # Behind the head of a page: a u64 that grows with each writing.
+MAGIC = b"kvdcanry"
+_FRESH_BYTES = 16  # Of chance, so that no page written earlier passes for this one.
 
 
 def make_canary(files: Files, directory: Path) -> None:
@@ -26,10 +26,10 @@ def make_canary(files: Files, directory: Path) -> None:
     sync_directory(files, str(directory))
 
 
-def try_canary(files: Files, directory: Path, flags: int, number: int) -> Fault | None:
+def try_canary(files: Files, directory: Path, flags: int) -> Fault | None:
     """Write the canary, and read it back by another descriptor; `flags` may hold O_DIRECT."""
     path = str(directory / CANARY_NAME)
-    expected = seal_page(MAGIC, struct.pack("<Q", number))
+    expected = seal_page(MAGIC, os.urandom(_FRESH_BYTES))
     try:
         _write(files, path, flags, expected)
         descriptor = files.open(path, os.O_RDONLY | flags)

@@ -289,10 +289,10 @@ def _tried(files: Files, path: Path, superblock: Superblock, lock: int) -> DataD
     except OSError as error:
         raise _unusable(path, error) from None
     notes = []
-    fault = try_canary(files, path, os.O_DIRECT, 1)
+    fault = try_canary(files, path, os.O_DIRECT)
     direct = fault is None or fault.kind == FaultKind.NO_SPACE  # That is not O_DIRECT's fault.
     if not direct:
-        buffered = try_canary(files, path, 0, 2)
+        buffered = try_canary(files, path, 0)
         if buffered is not None:
             raise KvdError(ErrorKind.UNAVAILABLE, f"data directory {path}: {buffered.message}")
         notes.append(

@@ -63,7 +63,6 @@ class Writer:
         self._number, self._directory, self._segments = number, directory, segments
         self._files, self._carrier = means
         self._bounds, self._report = bounds, report
-        self._canary_count = 0
         self._waiting: deque[_Task] = deque()
         self._waiting_bytes = 0
         self._stopping = False
@@ -158,9 +157,8 @@ class Writer:
             return task
 
     def _probe(self) -> Fault | None:
-        self._canary_count += 1
         flags = os.O_DIRECT if self._directory.direct else 0
-        return try_canary(self._files, self._directory.path, flags, self._canary_count)
+        return try_canary(self._files, self._directory.path, flags)
 
     def _write(self, part: WriteBatch) -> StripsWritten:
         verdicts = Verdicts(part.items)
