@@ -17,6 +17,7 @@ from kvd.catalog.environment import (
     make_environment,
     puts,
 )
+from kvd.catalog.looking import Look
 from kvd.clock import NS_PER_S, Clock
 from kvd.errors import Fault, FaultKind
 
@@ -29,23 +30,33 @@ def open_catalog(
 ) -> "LmdbCatalog | Fault":
     """Return the catalog in directory `path`, made when it is not there, or why there is none.
 
-    What is there was loaded before: opening a damaged one here could end the process.
+    One that is there was loaded before, so it can be read. Before anything is written into it,
+    every page of it is verified in the background: commits wait for that.
     """
     bounds = bounds or CatalogBounds()
     size = max(map_bytes, bounds.map_bytes_min)
     try:
-        if not path.exists():
+        old = path.exists()
+        if not old:
             make_environment(path, size)
-        return LmdbCatalog(Environment(path, size), report, clock, bounds)
+        environment = Environment(path, size)
     except _FAILURES as error:
         return fault_of(error, path)
+    return LmdbCatalog(environment, report, clock, bounds, Look(path) if old else None)
 
 
 class LmdbCatalog:
     def __init__(
-        self, environment: Environment, report: Report, clock: Clock, bounds: CatalogBounds
+        self,
+        environment: Environment,
+        report: Report,
+        clock: Clock,
+        bounds: CatalogBounds,
+        look: Look | None,
     ) -> None:
         """Take over an environment; nothing else in this process may have it open."""
+        self._look = look
+        self._damage: Fault | None = None  # For good: it is not mended here.
         self._path, self._map_bytes = environment.path, environment.map_bytes
         self._environment: Environment | None = environment
         self._report, self._clock, self._bounds = report, clock, bounds
@@ -78,6 +89,8 @@ class LmdbCatalog:
             refused = tuple(batch for batch, _ in self._waiting)
             self._waiting.clear()
             self._woken.notify()
+        if self._look is not None:
+            self._look.give_up()
         if refused:
             fault = Fault(FaultKind.CANCELLED, "the catalog is closed")
             self._report(Committed(refused, fault))
@@ -96,6 +109,8 @@ class LmdbCatalog:
         return ""
 
     def _work(self) -> None:
+        if self._look is not None:
+            self._damage = self._look.verdict()
         while True:
             self._check_readers()
             group = self._take()
@@ -147,6 +162,8 @@ class LmdbCatalog:
         return None
 
     def _try(self, group: list[Changes]) -> Fault | None:
+        if self._damage is not None:
+            return self._damage
         try:
             if self._environment is None:
                 self._environment = Environment(self._path, self._map_bytes)

@@ -16,6 +16,8 @@ from kvd.format.rows import ROW, ROW_KEY
 from kvd.identity import Keyspace
 from kvd.limits import MIB
 
+DATA_NAME = "data.mdb"  # LMDB chooses it.
+
 
 class Table(StrEnum):
     META = "meta"

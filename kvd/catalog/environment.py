@@ -12,14 +12,13 @@ from pathlib import Path
 
 import lmdb
 
-from kvd.catalog.contract import Changes, Table
+from kvd.catalog.contract import DATA_NAME, Changes, Table
 from kvd.errors import Fault, FaultKind
 from kvd.format.page import Refused
 from kvd.format.records import META_KEY, SEGMENT_KEY_BYTES, Meta, pack_meta, parse_meta
 from kvd.format.rows import KEY_BYTES, ROW
 from kvd.limits import PAGE_BYTES
 
-DATA_NAME = "data.mdb"
 LOCK_NAME = "lock.mdb"
 _TABLES_MAX = 16
 _READERS_MAX = 16
@@ -49,10 +48,12 @@ def make_environment(path: Path, map_bytes: int) -> None:
     shutil.rmtree(fresh, ignore_errors=True)
     try:
         fresh.mkdir(_DIRECTORY_MODE)
+        _take_space(fresh / LOCK_NAME, _LOCK_BYTES)
         with _open(fresh, map_bytes) as environment, environment.begin(write=True) as transaction:
             tables = {t: environment.open_db(t.encode(), txn=transaction) for t in Table}
             transaction.put(META_KEY, pack_meta(Meta()), db=tables[Table.META])
-        _take_space(fresh, map_bytes)
+        _take_space(fresh / DATA_NAME, map_bytes)
+        _sync_directory(fresh)
         os.rename(fresh, path)
         _sync_directory(path.parent)
     except (OSError, lmdb.Error):
@@ -165,8 +166,9 @@ def _open(path: Path, map_bytes: int) -> lmdb.Environment:
 def _grown(path: Path, map_bytes: int) -> int:
     """Give the file the size asked for, if there is room and it is not larger; return its size."""
     size = (path / DATA_NAME).stat().st_size
+    _take_space(path / LOCK_NAME, _LOCK_BYTES)
     try:
-        _take_space(path, max(size, map_bytes))
+        _take_space(path / DATA_NAME, max(size, map_bytes))
     except OSError as error:
         if error.errno != errno.ENOSPC or map_bytes <= size:
             raise
@@ -175,19 +177,17 @@ def _grown(path: Path, map_bytes: int) -> int:
     return max(size, map_bytes)
 
 
-def _take_space(path: Path, map_bytes: int) -> None:
-    """Have the blocks of both files, so that neither grows later; raise OSError.
+def _take_space(file: Path, size_bytes: int) -> None:
+    """Have a file of this size with all its blocks, so that it never grows; raise OSError.
 
-    The lock file is written through a map: without its blocks a full disk would be a SIGBUS.
+    LMDB writes its lock file through a map: without its blocks a full disk would be a SIGBUS.
     """
-    for name, size in ((DATA_NAME, map_bytes), (LOCK_NAME, _LOCK_BYTES)):
-        descriptor = os.open(path / name, os.O_RDWR | os.O_CLOEXEC)
-        try:
-            os.posix_fallocate(descriptor, 0, size)
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
-    _sync_directory(path)
+    descriptor = os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        os.posix_fallocate(descriptor, 0, size_bytes)
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def _sync_directory(path: Path) -> None:

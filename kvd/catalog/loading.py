@@ -5,18 +5,17 @@ Reads; what is wrong is left out and named, never mended.
 
 import mmap
 import os
-import signal
-import subprocess
-import sys
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import BinaryIO
 
 import numpy as np
 
 from kvd.catalog import scan
-from kvd.catalog.contract import Changes, Contents, Refusal, Table
+from kvd.catalog.contract import DATA_NAME, Changes, Contents, Refusal, Table
+from kvd.catalog.looking import Look, damaged
 from kvd.errors import Fault, FaultKind
 from kvd.format.keyspaces import parse_keyspace
 from kvd.format.page import Refused
@@ -32,8 +31,6 @@ from kvd.format.records import (
 from kvd.format.rows import KEY_BYTES, ROW, VALUE_BYTES, keys_of, lane_starts, sound_rows
 from kvd.identity import Keyspace
 
-DATA_NAME = "data.mdb"
-SCAN_S_MAX = 600.0
 _ROWS_AT_ONCE = 4096  # As in `sound_rows`.
 _Keyspaces = dict[bytes, tuple[Keyspace, str]]
 
@@ -58,43 +55,23 @@ def load_catalog(path: Path) -> Contents | Fault:
         others = others_file.read()
         rows = _map_rows(rows_file.fileno())
     if not others.endswith(scan.END.pack(scan.NO_TABLE, len(rows))):
-        return _damaged(path, "its scan ended early")
+        return damaged(path, "its scan ended early")
     found = _sorted(path, others[: -scan.END.size])
     if isinstance(found, Fault):
         return found
     return _checked(found, rows)
 
 
-# ---- the other process ----
-
-
-def _memory(name: str):
+def _memory(name: str) -> BinaryIO:
     return os.fdopen(os.memfd_create(name, os.MFD_CLOEXEC), "r+b")
 
 
 def _scan(path: Path, rows: int, others: int) -> Fault | None:
     """Have the catalog written to two descriptors."""
-    data = path / DATA_NAME
-    if not data.exists():
-        return Fault(FaultKind.GONE, f"{data} is not there")
-    sizes = (str(KEY_BYTES), str(VALUE_BYTES), str(rows), str(others))
-    # -P: the script's own directory is no place to import from.
-    command = [sys.executable, "-P", scan.__file__, str(path), *sizes]
-    try:
-        done = subprocess.run(
-            command, pass_fds=(rows, others), stdin=subprocess.DEVNULL, timeout=SCAN_S_MAX,
-            stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
-        )  # fmt: skip
-    except OSError as error:
-        return Fault(FaultKind.IO, f"{path} cannot be scanned: {error.strerror}")
-    except subprocess.TimeoutExpired:
-        return Fault(FaultKind.TIMEOUT, f"{path} was not read within {SCAN_S_MAX:.0f} s")
-    if done.returncode < 0:
-        return _damaged(path, f"reading it ends in {signal.Signals(-done.returncode).name}")
-    if done.returncode:
-        lines = done.stderr.decode(errors="replace").strip().splitlines()
-        return _damaged(path, lines[-1] if lines else f"its scan failed with {done.returncode}")
-    return None
+    if not (path / DATA_NAME).exists():
+        return Fault(FaultKind.GONE, f"the catalog {path} is not there")
+    look = Look(path, (str(KEY_BYTES), str(VALUE_BYTES), str(rows), str(others)), (rows, others))
+    return look.verdict()
 
 
 def _map_rows(descriptor: int) -> np.ndarray:
@@ -103,10 +80,6 @@ def _map_rows(descriptor: int) -> np.ndarray:
         return np.empty(0, ROW)
     mapping = mmap.mmap(descriptor, size, mmap.MAP_PRIVATE)
     return np.frombuffer(mapping, ROW, count=size // ROW.itemsize)
-
-
-def _damaged(path: Path, what: str) -> Fault:
-    return Fault(FaultKind.FORMAT, f"the catalog {path} is damaged: {what}")
 
 
 # ---- what it gave ----
@@ -145,7 +118,7 @@ def _sorted(path: Path, data: bytes) -> _Found | Fault:
             case _:
                 found.dropped.append((table, key))
     if found.meta is None:
-        return _damaged(path, "it has no meta record")
+        return damaged(path, "it has no meta record")
     return found
 
 

@@ -1,7 +1,7 @@
-"""Run as a process of its own: reads a whole catalog and writes what it holds to descriptors.
+"""Run as a process of its own: reads a whole catalog, or verifies every page of its file.
 
 LMDB trusts its file: a damaged page, or a medium that fails under the map, can end the process
-that reads it. So another process than the daemon reads it first. Imports nothing of kvd.
+that uses it. So another process than the daemon looks at it first. Imports nothing of kvd.
 """
 
 import os
@@ -21,7 +21,7 @@ _AT_ONCE = 4096
 _Entries = list[tuple[bytes, bytes]]
 
 
-def main(path: str, row_sizes: tuple[int, int], rows_out: int, others_out: int) -> None:
+def scan(path: str, row_sizes: tuple[int, int], rows_out: int, others_out: int) -> None:
     """Write rows of these sizes (key, value), joined, to one descriptor and the rest to another."""
     count = 0
     for number, block in _blocks(path):
@@ -66,8 +66,25 @@ def _write(descriptor: int, data: bytes) -> None:
         view = view[os.write(descriptor, view) :]
 
 
+def verify(path: str) -> None:
+    """Exit with the first problem of the file's structure, its list of free pages included."""
+    from lmdb.verify import verify as problems_of
+
+    problems = problems_of(path)
+    if problems:
+        sys.exit(problems[0])
+
+
+def main(path: str, *numbers: str) -> None:
+    if not numbers:
+        verify(path)
+        return
+    key_bytes, value_bytes, rows_out, others_out = map(int, numbers)
+    scan(path, (key_bytes, value_bytes), rows_out, others_out)
+
+
 if __name__ == "__main__":
     try:
-        main(sys.argv[1], (int(sys.argv[2]), int(sys.argv[3])), int(sys.argv[4]), int(sys.argv[5]))
+        main(*sys.argv[1:])
     except (lmdb.Error, OSError) as error:
         sys.exit(str(error))

@@ -7,6 +7,7 @@ import struct
 import lmdb
 import numpy as np
 import pytest
+from lmdb.verify import verify
 
 from kvd.catalog.contract import Changes, Contents, Refusal, Table
 from kvd.catalog.loading import load_catalog
@@ -218,3 +219,24 @@ def test_two_lanes_and_keyspaces_are_kept_apart(tmp_path):
     scene.catalog.close()
     contents = load_catalog(scene.path)
     assert contents.refused == {} and len(contents.rows) == 6
+
+
+def test_damage_that_only_a_writer_would_meet_is_found_before_it_writes(copy):
+    scene = CatalogScene(copy.parent)
+    assert scene.commit(Changes(generation=100)) is None
+    scene.catalog.close()
+    data = (copy / "data.mdb").read_bytes()
+    found = 0
+    for page in range(2, used_bytes(copy) // 4096):
+        wrong = bytearray(data)
+        wrong[page * 4096] ^= 0x40  # A page's own number, which readers do not look at.
+        (copy / "data.mdb").write_bytes(wrong)
+        if verify(str(copy)) and isinstance(load_catalog(copy), Contents):
+            scene = CatalogScene(copy.parent)
+            fault = scene.commit(Changes(rows=rows_of([1])))
+            assert fault.kind == FaultKind.FORMAT and str(copy) in fault.message
+            scene.catalog.close()
+            found += 1
+            if found == 3:
+                return
+    raise AssertionError("no such page")
