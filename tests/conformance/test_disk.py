@@ -1,71 +1,63 @@
 """Every disk passes the suite that kvd ships."""
 
-import ctypes
-import mmap
-import threading
+from dataclasses import replace
 
 import pytest
 
 from kvd.clock import MonotonicClock
-from kvd.disk.directories import open_directories
-from kvd.disk.files import OsFiles
+from kvd.disk.device import device_problem, open_device_disk
 from kvd.disk.posix import PosixDisk
-from kvd.testing.disk_conformance import CHECKS, DIRECTORIES, SEGMENT_BYTES
+from kvd.limits import PAGE_BYTES
+from kvd.testing.disk_conformance import CHECKS, DIRECTORIES
+from tests.unit.disk_double import DiskRig
 
-DEADLINE_S = 30.0
+NO_DEVICE = device_problem()
 
 
-class HostMemory:
+class BufferedRig(DiskRig):
+    """As where there is neither O_DIRECT nor fallocate."""
+
+    def disk(self, directories, relay):
+        poor = [replace(each, direct=False, preallocates=False) for each in directories]
+        return PosixDisk(poor, relay, MonotonicClock())
+
+
+class DeviceMemory:
     def __init__(self, size_bytes):
-        self._mapping = mmap.mmap(-1, size_bytes)
-        self.address = ctypes.addressof(ctypes.c_ubyte.from_buffer(self._mapping))
+        import cupy
+
+        whole = cupy.zeros(size_bytes + PAGE_BYTES, cupy.uint8)
+        begin = -whole.data.ptr % PAGE_BYTES
+        self._bytes = whole[begin : begin + size_bytes]
+        self.address = self._bytes.data.ptr
 
     def put(self, data):
-        self._mapping[:] = data
+        import cupy
+        import numpy
+
+        self._bytes[:] = cupy.asarray(numpy.frombuffer(data, numpy.uint8))
+        cupy.cuda.Device().synchronize()
 
     def get(self):
-        return self._mapping[:]
+        return self._bytes.get().tobytes()
 
 
-class Rig:
-    """Waits for the disk's threads by the reports they make."""
-
-    def __init__(self, directory):
-        self._directory, self._moved = directory, threading.Condition()
-
-    def make(self, report):
-        def relay(told):
-            with self._moved:
-                report(told)
-                self._moved.notify()
-
-        paths = [self._directory / str(number) for number in range(DIRECTORIES)]
-        return self.disk(open_directories(paths, SEGMENT_BYTES, OsFiles()), relay)
-
+class DeviceRig(DiskRig):
     def disk(self, directories, relay):
-        return PosixDisk(directories, relay, MonotonicClock())
+        return open_device_disk(directories, relay, MonotonicClock())
 
     def memory(self, size_bytes):
-        memory = HostMemory(size_bytes)
+        memory = DeviceMemory(size_bytes)
         return memory.address, memory
-
-    def settle(self, done):
-        with self._moved:
-            assert self._moved.wait_for(done, DEADLINE_S)
-
-    def now_ns(self):
-        return MonotonicClock().now_ns()
-
-
-class BufferedRig(Rig):
-    def disk(self, directories, relay):
-        from dataclasses import replace
-
-        buffered = [replace(each, direct=False, preallocates=False) for each in directories]
-        return PosixDisk(buffered, relay, MonotonicClock())
 
 
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
-@pytest.mark.parametrize("rig", [Rig, BufferedRig])
+@pytest.mark.parametrize("rig", [DiskRig, BufferedRig])
 def test_posix_disk(check, rig, tmp_path):
-    check(rig(tmp_path))
+    check(rig(tmp_path, count=DIRECTORIES))
+
+
+@pytest.mark.skipif(bool(NO_DEVICE), reason=NO_DEVICE or "there is a device")
+@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
+def test_device_disk(check, tmp_path):
+    check(DeviceRig(tmp_path, count=DIRECTORIES))

@@ -167,8 +167,11 @@ class DiskRig:
                 self._moved.notify_all()
 
         self.directories = open_directories(self._paths, SEGMENT_BYTES, self.files)
+        return self.disk(self.directories, relay)
+
+    def disk(self, directories, relay):
         means = host_means(self.files)
-        return PosixDisk(self.directories, relay, MonotonicClock(), self._bounds, means)
+        return PosixDisk(directories, relay, MonotonicClock(), self._bounds, means)
 
     def memory(self, size_bytes):
         memory = HostMemory(size_bytes)

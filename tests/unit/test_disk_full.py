@@ -48,15 +48,9 @@ def free_bytes(bench):
 
 
 class RigWithoutFallocate(DiskRig):
-    def make(self, report):
-        def relay(told):
-            with self._moved:
-                report(told)
-                self._moved.notify_all()
-
-        opened = open_directories(self._paths, SEGMENT_BYTES, OsFiles())
-        self.directories = [replace(each, preallocates=False) for each in opened]
-        return PosixDisk(self.directories, relay, MonotonicClock())
+    def disk(self, directories, relay):
+        sparse = [replace(each, preallocates=False) for each in directories]
+        return PosixDisk(sparse, relay, MonotonicClock())
 
 
 def test_a_directory_is_not_made_where_there_is_no_room_and_can_be_later(small):
