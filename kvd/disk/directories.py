@@ -1,10 +1,6 @@
-"""Data directories: made, locked, recognised or refused, and tried out, before anything is stored.
-
-Every refusal is one message with the path, what is wrong, and what would help.
-"""
+"""Data directories: made, locked, tried out, and put in the order of their catalog."""
 
 import errno
-import fcntl
 import os
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -15,19 +11,23 @@ import numpy as np
 
 from kvd.disk.canary import CANARY_NAME, make_canary, try_canary
 from kvd.disk.files import Files, sync_directory, write_page
+from kvd.disk.recognising import (
+    FRESH_NAME,
+    SEGMENTS_NAME,
+    SUPERBLOCK_NAME,
+    check_apart,
+    check_usable,
+    lock_directory,
+    read_superblock,
+    set_of,
+    unusable,
+)
 from kvd.errors import ErrorKind, FaultKind, KvdError
-from kvd.format.page import Reason, Refused
 from kvd.format.segment import parse_segment_name
-from kvd.format.superblock import UUID_BYTES, Superblock, pack_superblock, parse_superblock
+from kvd.format.superblock import UUID_BYTES, Superblock, pack_superblock
 from kvd.limits import PAGE_BYTES
 
-LOCK_NAME = "lock"
-SUPERBLOCK_NAME = "superblock"
-_FRESH_NAME = "superblock.new"
 CATALOG_NAME = "catalog"
-SEGMENTS_NAME = "segments"
-# What a directory may hold before its superblock is there: a crash can leave them, and mkfs.
-_BEFORE_SUPERBLOCK = {LOCK_NAME, _FRESH_NAME, CANARY_NAME, SEGMENTS_NAME, "lost+found"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,14 +65,14 @@ def open_directories(
 
     `segment_bytes` holds for a new set of directories; an old one keeps its own.
     """
-    _check_apart(paths)
+    check_apart(paths)
     with ExitStack() as undo:
         locks, blocks = [], []
         for path in paths:
-            _check_usable(path)
-            locks.append(_lock(path))
+            check_usable(path)
+            locks.append(lock_directory(path))
             undo.callback(os.close, locks[-1])
-            blocks.append(_read_superblock(path))
+            blocks.append(read_superblock(path))
         whole = _completed(files, paths, blocks, segment_bytes)
         found = [_tried(files, *each) for each in zip(paths, whole, locks, strict=True)]
         undo.pop_all()
@@ -102,156 +102,11 @@ def arrange(directories: Sequence[DataDirectory], known: Sequence[bytes]) -> lis
     return [by_uuid.pop(uuid) for uuid in known] + list(by_uuid.values())
 
 
-# ---- recognising ----
-
-
-def _check_apart(paths: Sequence[Path]) -> None:
-    if not paths:
-        raise KvdError(ErrorKind.INVALID, "no data directory is given; allowed is 1 to 255")
-    real = [Path(os.path.realpath(path)) for path in paths]
-    for index, path in enumerate(real):
-        for other in real[:index]:
-            if path == other or path.is_relative_to(other) or other.is_relative_to(path):
-                raise KvdError(
-                    ErrorKind.INVALID,
-                    f"data directories {other} and {path} are not apart; give each one once",
-                )
-
-
-def _check_usable(path: Path) -> None:
-    """Refuse what is no directory, not ours to write, or somebody else's."""
-    try:
-        path.mkdir(parents=True, exist_ok=True, mode=0o700)
-        names = set(os.listdir(path))
-        writable = os.access(path, os.W_OK | os.X_OK)
-    except (FileExistsError, NotADirectoryError):
-        raise KvdError(
-            ErrorKind.INVALID, f"data directory {path} is a file; give a directory"
-        ) from None
-    except PermissionError:
-        names, writable = set(), False
-    except OSError as error:
-        raise _unusable(path, error) from None
-    if not writable:
-        raise _denied(path)
-    foreign = names - _BEFORE_SUPERBLOCK
-    if SUPERBLOCK_NAME not in names and (foreign or _has_segments(path)):
-        example = min(foreign or {SEGMENTS_NAME})
-        raise KvdError(
-            ErrorKind.INCOMPATIBLE,
-            f"data directory {path} holds {example!r} and no superblock of kvd; give an empty one",
-        )
-
-
-def _has_segments(path: Path) -> bool:
-    try:
-        return bool(os.listdir(path / SEGMENTS_NAME))
-    except OSError:
-        return False
-
-
-def _denied(path: Path) -> KvdError:
-    there = path
-    while not there.exists():
-        there = there.parent
-    if os.statvfs(there).f_flag & os.ST_RDONLY:
-        return _unusable(path, OSError(errno.EROFS, os.strerror(errno.EROFS)))
-    return KvdError(
-        ErrorKind.DENIED,
-        f"data directory {path}: {there} belongs to uid {there.stat().st_uid}, and uid "
-        f"{os.geteuid()} may not write it; change its owner, or give another directory",
-    )
-
-
-def _unusable(path: Path, error: OSError) -> KvdError:
-    return KvdError(
-        ErrorKind.UNAVAILABLE, f"data directory {path} cannot be used: {error.strerror}"
-    )
-
-
-def _lock(path: Path) -> int:
-    try:
-        lock = os.open(path / LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    except PermissionError:
-        raise _denied(path) from None
-    except OSError as error:
-        raise _unusable(path, error) from None
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        holder = os.pread(lock, 32, 0).decode(errors="replace").strip()
-        os.close(lock)
-        raise KvdError(
-            ErrorKind.UNAVAILABLE,
-            f"data directory {path} is in use by another kvd (pid {holder or 'unknown'}); "
-            "stop it, or give another directory",
-        ) from None
-    _write_holder(lock)
-    return lock
-
-
-def _write_holder(lock: int) -> None:
-    """Name this process for the message of the next one; a full disk is no reason to refuse."""
-    try:
-        os.ftruncate(lock, 0)
-        os.pwrite(lock, f"{os.getpid()}\n".encode(), 0)
-    except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
-            raise
-
-
-def _read_superblock(path: Path) -> Superblock | None:
-    try:
-        with open(path / SUPERBLOCK_NAME, "rb") as file:
-            data = file.read(PAGE_BYTES + 1)
-    except FileNotFoundError:
-        return None
-    except OSError as error:
-        raise _unusable(path, error) from None
-    match parse_superblock(data):
-        case Refused(Reason.DAMAGED, message):
-            kind, remedy = ErrorKind.CORRUPT, "its content cannot be used; empty it to begin anew"
-        case Refused(Reason.OLDER | Reason.FOREIGN, message):
-            kind, remedy = ErrorKind.INCOMPATIBLE, "it stays untouched; give an empty directory"
-        case Refused(_, message):
-            kind, remedy = ErrorKind.INCOMPATIBLE, "it stays untouched; upgrade kvd"
-        case superblock:
-            return superblock
-    raise KvdError(kind, f"{path / SUPERBLOCK_NAME} {message}; {remedy}")
-
-
-def _set_of(
-    paths: Sequence[Path], blocks: Sequence[Superblock | None], segment_bytes: int
-) -> tuple[bytes, int]:
-    """Return home (empty for a new set) and segment size of the set that all belong to."""
-    old = [(path, block) for path, block in zip(paths, blocks, strict=True) if block]
-    if not old:
-        return b"", segment_bytes
-    first_path, first = old[0]
-    for path, block in old[1:]:
-        if (block.home, block.segment_bytes) != (first.home, first.segment_bytes):
-            raise KvdError(
-                ErrorKind.INCOMPATIBLE,
-                f"data directories {first_path} and {path} were not made together; give "
-                "directories of one set, and new ones empty",
-            )
-    if first.home not in (block.directory for _, block in old):
-        raise KvdError(
-            ErrorKind.INCOMPATIBLE,
-            f"data directory {first_path} belongs to a set whose catalog lies in another directory "
-            f"({first.home.hex()}); give that one too, or empty all to begin anew",
-        )
-    return first.home, first.segment_bytes
-
-
-# ---- making and trying ----
-
-
 def _completed(
     files: Files, paths: Sequence[Path], blocks: Sequence[Superblock | None], segment_bytes: int
 ) -> list[Superblock]:
     """Return the superblocks of all, writing those that are not there; the home's comes first."""
-    home, size = _set_of(paths, blocks, segment_bytes)
+    home, size = set_of(paths, blocks, segment_bytes)
     whole = []
     for path, block in zip(paths, blocks, strict=True):
         if block is None:
@@ -265,7 +120,7 @@ def _completed(
 
 def _create(files: Files, path: Path, superblock: Superblock) -> None:
     """Write the superblock last and at once: until it is there, the directory counts as empty."""
-    fresh, final = str(path / _FRESH_NAME), str(path / SUPERBLOCK_NAME)
+    fresh, final = str(path / FRESH_NAME), str(path / SUPERBLOCK_NAME)
     try:
         (path / SEGMENTS_NAME).mkdir(exist_ok=True, mode=0o700)
         make_canary(files, path)
@@ -277,7 +132,7 @@ def _create(files: Files, path: Path, superblock: Superblock) -> None:
         files.rename(fresh, final)
         sync_directory(files, str(path))
     except OSError as error:
-        raise _unusable(path, error) from None
+        raise unusable(path, error) from None
 
 
 def _tried(files: Files, path: Path, superblock: Superblock, lock: int) -> DataDirectory:
@@ -287,7 +142,7 @@ def _tried(files: Files, path: Path, superblock: Superblock, lock: int) -> DataD
         make_canary(files, path)
         preallocates = _preallocates(files, path)
     except OSError as error:
-        raise _unusable(path, error) from None
+        raise unusable(path, error) from None
     notes = []
     fault = try_canary(files, path, os.O_DIRECT)
     direct = fault is None or fault.kind == FaultKind.NO_SPACE  # That is not O_DIRECT's fault.

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -24,7 +25,8 @@ from kvd.disk.pieces import Verdicts
 from kvd.disk.read_jobs import ReadBatch
 from kvd.disk.reading import Readers
 from kvd.disk.segments import SegmentFiles
-from kvd.disk.writing import WriteBatch, Writer
+from kvd.disk.write_batch import Means, WriteBatch
+from kvd.disk.writing import Writer
 from kvd.errors import Fault, FaultKind
 from kvd.format.segment import SEGMENT_MAX
 
@@ -52,7 +54,7 @@ class PosixDisk:
             for directory in directories
         ]
         self._writers = [
-            Writer(number, directory, segments, (files, carrier), bounds, report)
+            Writer(number, directory, Means(segments, files, carrier), bounds, report)
             for number, (directory, segments) in enumerate(
                 zip(directories, self._segments, strict=True)
             )
@@ -145,18 +147,16 @@ def allocated_bytes(path: Path) -> int:
     A file with holes counts as a whole: it may have them filled without asking again.
     """
     total = path.stat().st_blocks * BLOCK_BYTES
-    waiting = [path]
-    while waiting:
-        with os.scandir(waiting.pop()) as entries:
-            for entry in entries:
-                try:
-                    stat = entry.stat(follow_symlinks=False)
-                except FileNotFoundError:
-                    continue  # Dropped while we looked.
-                blocks = stat.st_blocks * BLOCK_BYTES
-                if entry.is_dir(follow_symlinks=False):
-                    waiting.append(Path(entry.path))
-                    total += blocks
-                else:
-                    total += max(blocks, stat.st_size)
+    with os.scandir(path) as entries:
+        for entry in entries:
+            # What is dropped while we look is not there.
+            with suppress(FileNotFoundError):
+                total += _allocated_of(entry)
     return total
+
+
+def _allocated_of(entry: os.DirEntry[str]) -> int:
+    if entry.is_dir(follow_symlinks=False):
+        return allocated_bytes(Path(entry.path))
+    stat = entry.stat(follow_symlinks=False)
+    return max(stat.st_blocks * BLOCK_BYTES, stat.st_size)

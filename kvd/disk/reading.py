@@ -4,7 +4,6 @@ A read that hangs costs its waiter the deadline and nobody else anything: its th
 within a bound, and its memory is reported busy until the thread comes back.
 """
 
-import heapq
 import threading
 from collections import deque
 from dataclasses import dataclass, field
@@ -15,12 +14,11 @@ import numpy as np
 from kvd.clock import NS_PER_S, Clock
 from kvd.disk.carrier import Carrier
 from kvd.disk.contract import DiskBounds, ReadReleased, Report, StripsRead
+from kvd.disk.deadlines import Deadlines
 from kvd.disk.pieces import Verdicts
 from kvd.disk.read_jobs import Job, JobState, ReadBatch, cut, read_job
 from kvd.disk.segments import SegmentFiles
 from kvd.errors import Fault, FaultKind
-
-_ANSWERED_KEPT = 64
 
 
 @dataclass(slots=True, eq=False)
@@ -49,8 +47,7 @@ class Readers:
     ) -> None:
         self._carrier, self._clock, self._bounds, self._report = carrier, clock, bounds, report
         self._lock = threading.Lock()
-        self._due: list[tuple[int, int, ReadBatch]] = []
-        self._answered = 0  # Batches that are only still there because their time is not.
+        self._due = Deadlines()
         self._due_changed = threading.Condition(self._lock)
         self._order = count()
         self._stopping = False
@@ -71,7 +68,7 @@ class Readers:
                 self._admit(self._pools[job.directory], job)
             batch.unanswered = len(batch.jobs)
             if batch.jobs:
-                heapq.heappush(self._due, (batch.deadline_ns, next(self._order), batch))
+                self._due.add(batch)
                 self._due_changed.notify()
 
     def close(self, deadline_ns: int) -> None:
@@ -133,20 +130,13 @@ class Readers:
     def _tell(self, job: Job, verdicts: Verdicts) -> None:
         job.batch.unanswered -= 1
         if job.batch.unanswered == 0:
-            self._answered += 1
-            self._forget_answered()
+            self._due.answered()
         self._say(job, verdicts)
 
     def _say(self, job: Job, verdicts: Verdicts) -> None:
         # With the lock held: a release must not overtake the answer that it belongs to.
         busy = job.state == JobState.HANGING
         self._report(StripsRead(job.batch.batch, *verdicts.columns(), busy))
-
-    def _forget_answered(self) -> None:
-        if self._answered > _ANSWERED_KEPT + len(self._due) // 2:
-            self._due = [entry for entry in self._due if entry[2].unanswered > 0]
-            heapq.heapify(self._due)
-            self._answered = 0
 
     def _wanted(self, pool: _Pool) -> int:
         return self._bounds.read_threads + min(pool.hanging, self._bounds.hung_threads_max)
@@ -202,10 +192,11 @@ class Readers:
         with self._lock:
             while not self._stopping:
                 now_ns = self._clock.now_ns()
-                while self._due and self._due[0][0] <= now_ns:
-                    self._expire(heapq.heappop(self._due)[2])
-                wait_ns = self._due[0][0] - now_ns if self._due else None
-                self._due_changed.wait(None if wait_ns is None else wait_ns / NS_PER_S)
+                for batch in self._due.passed(now_ns):
+                    self._expire(batch)
+                next_ns = self._due.next_ns()
+                wait_s = None if next_ns is None else (next_ns - now_ns) / NS_PER_S
+                self._due_changed.wait(wait_s)
 
     def _expire(self, batch: ReadBatch) -> None:
         for job in batch.jobs:

@@ -12,12 +12,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from kvd.disk.canary import try_canary
-from kvd.disk.carrier import Carrier
 from kvd.disk.contract import (
     DiskBounds,
     DiskReport,
-    Names,
-    Places,
     Probed,
     Report,
     SegmentDone,
@@ -25,22 +22,10 @@ from kvd.disk.contract import (
     StripsWritten,
 )
 from kvd.disk.directories import DataDirectory
-from kvd.disk.files import Files, fault_of
-from kvd.disk.pieces import Pieces, Roots, Run, Verdicts
-from kvd.disk.segments import Opened, SegmentFiles
+from kvd.disk.heads import drop_segment, make_segment, recycle_segment
+from kvd.disk.pieces import Verdicts
+from kvd.disk.write_batch import Means, WriteBatch, write_batch
 from kvd.errors import Fault, FaultKind
-
-_RUN_BYTES_MAX = 4 << 20  # One call to the kernel: long enough for any disk's full speed.
-
-
-@dataclass(frozen=True, slots=True)
-class WriteBatch:
-    """The part of a batch that is for one directory; `items` are places in the whole batch."""
-
-    batch: int
-    places: Places
-    names: Names
-    items: list[int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,13 +40,11 @@ class Writer:
         self,
         number: int,
         directory: DataDirectory,
-        segments: SegmentFiles,
-        means: tuple[Files, Carrier],
+        means: Means,
         bounds: DiskBounds,
         report: Report,
     ) -> None:
-        self._number, self._directory, self._segments = number, directory, segments
-        self._files, self._carrier = means
+        self._number, self._directory, self._means = number, directory, means
         self._bounds, self._report = bounds, report
         self._waiting: deque[_Task] = deque()
         self._waiting_bytes = 0
@@ -73,20 +56,25 @@ class Writer:
     # ---- asked for, from any thread ----
 
     def make(self, request: int, place: SegmentPlace) -> None:
-        self._change(request, lambda: self._segments.make(place))
+        files, directory = self._means.files, self._directory
+        self._change(request, place.segment, lambda: make_segment(files, directory, place))
 
     def recycle(self, request: int, place: SegmentPlace) -> None:
-        self._change(request, lambda: self._segments.recycle(place))
+        files, directory = self._means.files, self._directory
+        self._change(request, place.segment, lambda: recycle_segment(files, directory, place))
 
     def drop(self, request: int, segment: int) -> None:
-        self._change(request, lambda: self._segments.drop(segment))
+        files, directory = self._means.files, self._directory
+        self._change(request, segment, lambda: drop_segment(files, directory, segment))
 
     def probe(self, request: int) -> None:
+        files, directory, number = self._means.files, self._directory, self._number
+        flags = os.O_DIRECT if directory.direct else 0
         self._put(
             _Task(
                 0,
-                lambda: Probed(request, self._number, self._probe()),
-                lambda fault: Probed(request, self._number, fault),
+                lambda: Probed(request, number, try_canary(files, directory.path, flags)),
+                lambda fault: Probed(request, number, fault),
             )
         )
 
@@ -94,10 +82,13 @@ class Writer:
         def refuse(fault: Fault) -> StripsWritten:
             verdicts = Verdicts(part.items)
             verdicts.fail(part.items, fault)
-            return _written(part, verdicts)
+            return StripsWritten(part.batch, *verdicts.columns())
+
+        def run() -> StripsWritten:
+            return StripsWritten(part.batch, *write_batch(part, self._means).columns())
 
         size_bytes = int(part.places.sizes[part.items].sum(dtype=np.int64))
-        self._put(_Task(size_bytes, lambda: self._write(part), refuse))
+        self._put(_Task(size_bytes, run, refuse))
 
     def close(self) -> None:
         """Answer what waits, and have the thread end behind what it does now."""
@@ -117,11 +108,14 @@ class Writer:
 
     # ---- inside ----
 
-    def _change(self, request: int, change: Callable[[], Fault | None]) -> None:
-        done = _Task(
-            0, lambda: SegmentDone(request, change()), lambda fault: SegmentDone(request, fault)
-        )
-        self._put(done)
+    def _change(self, request: int, segment: int, change: Callable[[], Fault | None]) -> None:
+        def run() -> SegmentDone:
+            fault = change()
+            # Also by whoever opened it a moment ago: its pages may be overwritten from here on.
+            self._means.segments.forget(segment)
+            return SegmentDone(request, fault)
+
+        self._put(_Task(0, run, lambda fault: SegmentDone(request, fault)))
 
     def _put(self, task: _Task) -> None:
         with self._woken:
@@ -155,58 +149,3 @@ class Writer:
             task = self._waiting.popleft()
             self._waiting_bytes -= task.size_bytes
             return task
-
-    def _probe(self) -> Fault | None:
-        flags = os.O_DIRECT if self._directory.direct else 0
-        return try_canary(self._files, self._directory.path, flags)
-
-    def _write(self, part: WriteBatch) -> StripsWritten:
-        verdicts = Verdicts(part.items)
-        pieces, roots = Pieces.of(part.places), Roots(part.names, self._carrier)
-        fit = []
-        for item in part.items:
-            if roots.fit(item, pieces.addresses[item], pieces.sizes[item], whole=True):
-                fit.append(item)
-            else:
-                what = f"strip {item} of batch {part.batch} does not fit its root"
-                verdicts.fail([item], Fault(FaultKind.CHECKSUM, what))
-        runs = list(pieces.runs(fit, _RUN_BYTES_MAX))
-        borrowed = self._borrow(runs, verdicts)
-        for run in runs:
-            if not verdicts.failed(run.items[0]):
-                self._write_run(borrowed[run.segment, run.epoch], run, verdicts)
-        for place, opened in borrowed.items():
-            self._sync(opened, [run for run in runs if (run.segment, run.epoch) == place], verdicts)
-            self._segments.give_back(opened)
-        return _written(part, verdicts)
-
-    def _borrow(self, runs: list[Run], verdicts: Verdicts) -> dict[tuple[int, int], Opened]:
-        borrowed = {}
-        for segment, epoch in dict.fromkeys((run.segment, run.epoch) for run in runs):
-            opened = self._segments.borrow(segment, epoch)
-            match opened:
-                case Fault():
-                    for run in runs:
-                        if (run.segment, run.epoch) == (segment, epoch):
-                            verdicts.fail(run.items, opened)
-                case Opened():
-                    borrowed[segment, epoch] = opened
-        return borrowed
-
-    def _write_run(self, opened: Opened, run: Run, verdicts: Verdicts) -> None:
-        try:
-            self._carrier.write(opened.handle, run.spans, run.offset)
-        except OSError as error:
-            verdicts.fail(run.items, fault_of(error, opened.path))
-
-    def _sync(self, opened: Opened, runs: list[Run], verdicts: Verdicts) -> None:
-        """Sync once; after a failure no write since the last good one can be believed."""
-        try:
-            self._files.sync(opened.descriptor)
-        except OSError as error:
-            for run in runs:
-                verdicts.fail(run.items, fault_of(error, opened.path))
-
-
-def _written(part: WriteBatch, verdicts: Verdicts) -> StripsWritten:
-    return StripsWritten(part.batch, *verdicts.columns())

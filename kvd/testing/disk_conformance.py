@@ -1,21 +1,18 @@
 """What any disk must do, run on every implementation: files, devices, and the simulator's.
 
 A rig makes a disk of two directories, lends it memory, and lets its work proceed; checks are
-plain functions. Strips are made here, with tables and roots as clients make them.
+plain functions.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
 
-from kvd.checksum import checksum, strip_root
 from kvd.disk.contract import (
     Disk,
     DiskReport,
     Names,
-    Places,
     Probed,
     ReadReleased,
     Report,
@@ -25,16 +22,13 @@ from kvd.disk.contract import (
     StripsWritten,
 )
 from kvd.errors import Fault, FaultKind
-from kvd.format.strip import pack_table, table_bytes
 from kvd.limits import PAGE_BYTES
-from kvd.types import Lane, Part, PlaneClass, Shard, ShardScheme
+from kvd.testing.disk_strips import At, Strip, make_strip, names_of, places_of
+from kvd.types import PlaneClass
 
 DIRECTORIES = 2
 SEGMENT_PAGES = 64
 SEGMENT_BYTES = SEGMENT_PAGES * PAGE_BYTES
-CELLS = 3
-PROFILE = 1
-LANES = (Lane(), Lane(1, Shard(ShardScheme.HEADS, 1, 2), Part(b"profile!", 3)))
 GOOD = 0
 
 
@@ -58,78 +52,6 @@ class Memory(Protocol):
     def put(self, data: bytes) -> None: ...
 
     def get(self) -> bytes: ...
-
-
-# ---- strips ----
-
-
-@dataclass(frozen=True, slots=True)
-class Strip:
-    """One strip, what its root binds, and its bytes."""
-
-    key: bytes
-    lane: int
-    plane_class: PlaneClass
-    generation: int
-    data: bytes
-
-    @property
-    def root(self) -> int:
-        table = self.data[: table_bytes(CELLS)]
-        return strip_root(
-            self.key, LANES[self.lane], self.plane_class, self.generation, PROFILE, table
-        )
-
-
-def make_strip(number: int, pages: int = 2, plane_class: PlaneClass = PlaneClass.ANCHOR) -> Strip:
-    """Return a strip of `pages` whose bytes follow from `number`."""
-    rng = np.random.default_rng(number)
-    room = pages * PAGE_BYTES - table_bytes(CELLS)
-    lengths = np.full(CELLS, room // CELLS // 8 * 8, np.uint32)
-    offsets = (table_bytes(CELLS) + np.arange(CELLS) * lengths).astype(np.uint32)
-    cells = [rng.bytes(int(length)) for length in lengths]
-    sums = np.array([checksum(cell) for cell in cells], np.uint64)
-    table = pack_table(offsets, lengths, np.zeros(CELLS, bool), sums)
-    data = (table.tobytes() + b"".join(cells)).ljust(pages * PAGE_BYTES, b"\0")
-    key = number.to_bytes(16, "big")
-    return Strip(key, number % len(LANES), plane_class, 1000 + number, data)
-
-
-def names_of(strips: list[Strip]) -> Names:
-    """Return what the roots of strips bind, as columns."""
-    return Names(
-        np.frombuffer(b"".join(s.key for s in strips), np.uint8).reshape(-1, 16),
-        LANES,
-        np.array([s.lane for s in strips], np.uint32),
-        np.array([s.plane_class for s in strips], np.uint8),
-        np.array([s.generation for s in strips], np.uint64),
-        np.full(len(strips), PROFILE, np.uint64),
-        np.full(len(strips), CELLS, np.uint32),
-        np.array([s.root for s in strips], np.uint64),
-    )
-
-
-@dataclass(frozen=True, slots=True)
-class At:
-    """A place on disk."""
-
-    page: int
-    pages: int = 2
-    segment: int = 1
-    directory: int = 0
-    epoch: int = 1
-
-
-def places_of(places: list[At], addresses: list[int]) -> Places:
-    """Return places on disk and in memory as columns."""
-    return Places(
-        np.array([p.directory for p in places], np.uint8),
-        np.array([p.segment for p in places], np.uint32),
-        np.array([p.epoch for p in places], np.uint32),
-        np.array([p.page * PAGE_BYTES for p in places], np.uint64),
-        np.array([p.pages * PAGE_BYTES for p in places], np.uint32),
-        np.array(addresses, np.uint64),
-    )
 
 
 # ---- a disk at work ----

@@ -13,7 +13,8 @@ from kvd.disk.device import DeviceCarrier, device_problem
 from kvd.disk.files import OsFiles, copy_memory
 from kvd.disk.posix import PosixDisk
 from kvd.errors import FaultKind
-from kvd.testing.disk_conformance import CHECKS, DIRECTORIES, GOOD, At, Bench, make_strip
+from kvd.testing.disk_conformance import CHECKS, DIRECTORIES, GOOD, Bench
+from kvd.testing.disk_strips import At, make_strip
 from tests.unit.disk_double import DiskRig
 
 

@@ -13,15 +13,8 @@ from kvd.arena.memfd import open_memory
 from kvd.disk.contract import DiskBounds, SegmentDone, SegmentPlace, StripsRead, StripsWritten
 from kvd.errors import FaultKind
 from kvd.limits import PAGE_BYTES
-from kvd.testing.disk_conformance import (
-    GOOD,
-    SEGMENT_BYTES,
-    At,
-    Bench,
-    make_strip,
-    names_of,
-    places_of,
-)
+from kvd.testing.disk_conformance import GOOD, SEGMENT_BYTES, Bench
+from kvd.testing.disk_strips import At, make_strip, names_of, places_of
 from kvd.types import PlaneClass
 from tests.unit.disk_double import (
     DEADLINE_S,

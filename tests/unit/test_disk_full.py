@@ -12,7 +12,8 @@ from kvd.disk.files import OsFiles
 from kvd.disk.posix import PosixDisk
 from kvd.errors import ErrorKind, FaultKind, KvdError
 from kvd.limits import MIB, PAGE_BYTES
-from kvd.testing.disk_conformance import GOOD, SEGMENT_BYTES, At, Bench, make_strip, names_of
+from kvd.testing.disk_conformance import GOOD, SEGMENT_BYTES, Bench
+from kvd.testing.disk_strips import At, make_strip, names_of
 from tests.unit.disk_double import DiskRig
 
 FILE_SYSTEM_BYTES = 2 * MIB

@@ -7,7 +7,8 @@ import pytest
 from kvd.disk.contract import DiskBounds, ReadReleased, SegmentPlace, StripsRead, StripsWritten
 from kvd.errors import FaultKind
 from kvd.limits import PAGE_BYTES
-from kvd.testing.disk_conformance import GOOD, At, Bench, make_strip, names_of, places_of
+from kvd.testing.disk_conformance import GOOD, Bench
+from kvd.testing.disk_strips import At, make_strip, names_of, places_of
 from kvd.types import PlaneClass
 from tests.unit.disk_double import DEADLINE_S, DiskRig
 
