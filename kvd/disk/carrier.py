@@ -56,11 +56,13 @@ def _finish(step: Step, spans: Spans, offset: int) -> None:
 
     What ends inside a page is done again from the page's begin: O_DIRECT cannot go on from there.
     """
-    while spans:
+    left = sum(size for _, size in spans)
+    while left:
         done = step(spans, offset)
         whole = done - done % PAGE_BYTES
+        if whole == left:
+            return
         if whole == 0:
-            left = sum(size for _, size in spans)
             message = f"{os.strerror(errno.EIO)}: {done} of {left} bytes at {offset}"
             raise OSError(errno.EIO, message)
-        spans, offset = behind(spans, whole), offset + whole
+        spans, offset, left = behind(spans, whole), offset + whole, left - whole

@@ -10,11 +10,12 @@ from kvd.disk.carrier import Carrier
 from kvd.disk.contract import Names, Places
 from kvd.disk.files import SPANS_MAX
 from kvd.errors import Fault
-from kvd.format.strip import parse_table, table_bytes
+from kvd.format.strip import TABLE_ENTRY, sound_tables, table_bytes
+from kvd.limits import CHUNK_KEY_BYTES
 from kvd.types import PlaneClass
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Run:
     """Pieces that follow each other in one segment; `items` are their places in the batch."""
 
@@ -22,6 +23,7 @@ class Run:
     segment: int
     epoch: int
     offset: int
+    size_bytes: int
     spans: list[tuple[int, int]]
 
 
@@ -73,52 +75,70 @@ class Pieces:
     def runs(self, items: list[int], bytes_max: int) -> Iterator[Run]:
         """Yield `items` in their order, neighbours together where they are in the file as well."""
         run: Run | None = None
-        size_bytes = 0
         for item in items:
             segment, epoch, offset = self.segments[item], self.epochs[item], self.offsets[item]
-            size = self.sizes[item]
-            if (
-                run is not None
-                and (run.segment, run.epoch) == (segment, epoch)
-                and run.offset + size_bytes == offset
-                and size_bytes + size <= bytes_max
+            size, address = self.sizes[item], self.addresses[item]
+            if run is None:
+                run = Run([item], segment, epoch, offset, size, [(address, size)])
+            elif (
+                run.offset + run.size_bytes == offset
+                and run.segment == segment
+                and run.epoch == epoch
+                and run.size_bytes + size <= bytes_max
                 and len(run.spans) < SPANS_MAX
             ):
                 run.items.append(item)
-                run.spans.append((self.addresses[item], size))
-                size_bytes += size
-                continue
-            if run is not None:
+                run.spans.append((address, size))
+                run.size_bytes += size
+            else:
                 yield run
-            run = Run([item], segment, epoch, offset, [(self.addresses[item], size)])
-            size_bytes = size
+                run = Run([item], segment, epoch, offset, size, [(address, size)])
         if run is not None:
             yield run
 
 
-@dataclass(frozen=True, slots=True)
 class Roots:
     """Compares tables in memory with what names say."""
 
-    names: Names
-    carrier: Carrier
+    def __init__(self, names: Names, carrier: Carrier) -> None:
+        self._names, self._carrier = names, carrier
+        self._keys = names.keys.tobytes()
+        self.cells: list[int] = names.cells.tolist()
 
-    def fit(self, item: int, address: int, size_bytes: int, *, whole: bool) -> bool:
-        """Return whether the table at `address` has the root of `item`; `whole`: it is a strip."""
-        names = self.names
-        cells = int(names.cells[item])
-        head = table_bytes(cells)
-        if head > size_bytes:
-            return False
-        table = self.carrier.copy_out(address, head)
-        if whole and parse_table(np.frombuffer(table, np.uint8), cells, size_bytes) is None:
-            return False
+    def unfit(self, items: list[int], pieces: Pieces) -> list[int]:
+        """Return the items whose table is not there whole or has not the root of their strip."""
+        return [i for i in items if not self._fits(i, self._table(i, pieces))]
+
+    def unfit_strips(self, items: list[int], pieces: Pieces) -> list[int]:
+        """Return the items that are no strips: as `unfit`, or whose table no reader would take."""
+        tables = {item: self._table(item, pieces) for item in items}
+        wrong = {item for item, table in tables.items() if not self._fits(item, table)}
+        by_cells: dict[int, list[int]] = {}
+        for item in items:
+            if item not in wrong:
+                by_cells.setdefault(self.cells[item], []).append(item)
+        for cells, some in by_cells.items():
+            joined = np.frombuffer(b"".join(tables[item] for item in some), TABLE_ENTRY)
+            sizes = np.array([pieces.sizes[item] for item in some])
+            sound = sound_tables(joined.reshape(len(some), cells), sizes)
+            wrong.update(item for item, good in zip(some, sound.tolist(), strict=True) if not good)
+        return sorted(wrong)
+
+    def _table(self, item: int, pieces: Pieces) -> bytes:
+        """Return a copy of a table, empty when the piece is too short for it."""
+        size = table_bytes(self.cells[item])
+        if not 0 < size <= pieces.sizes[item]:
+            return b""
+        return self._carrier.copy_out(pieces.addresses[item], size)
+
+    def _fits(self, item: int, table: bytes) -> bool:
+        names = self._names
         root = strip_root(
-            names.keys[item].tobytes(),
+            self._keys[item * CHUNK_KEY_BYTES : (item + 1) * CHUNK_KEY_BYTES],
             names.lanes[names.lane_of[item]],
             PlaneClass(int(names.classes[item])),
             int(names.generations[item]),
             int(names.profiles[item]),
             table,
         )
-        return root == int(names.roots[item])
+        return bool(table) and root == int(names.roots[item])

@@ -21,7 +21,7 @@ from kvd.disk.contract import (
 )
 from kvd.disk.directories import DataDirectory
 from kvd.disk.files import Files, OsFiles
-from kvd.disk.pieces import Verdicts
+from kvd.disk.pieces import Roots, Verdicts
 from kvd.disk.read_jobs import ReadBatch
 from kvd.disk.reading import Readers
 from kvd.disk.segments import SegmentFiles
@@ -48,7 +48,7 @@ class PosixDisk:
         bounds = bounds or DiskBounds()
         files, carrier = means or host_means(OsFiles())
         self._directories, self._report, self._clock = list(directories), report, clock
-        self._bounds = bounds
+        self._bounds, self._carrier = bounds, carrier
         self._segments = [
             SegmentFiles(directory, files, carrier, bounds.open_segments_max)
             for directory in directories
@@ -90,7 +90,8 @@ class PosixDisk:
         verdicts, inside = self._sorted(places)
         if verdicts.items:
             self._report(StripsRead(batch, *verdicts.columns(), busy=False))
-        self._readers.read(ReadBatch(batch, places, names, deadline_ns), inside.tolist())
+        roots = None if names is None else Roots(names, self._carrier)
+        self._readers.read(ReadBatch(batch, places, roots, deadline_ns), inside.tolist())
 
     def _sorted(self, places: Places) -> tuple[Verdicts, np.ndarray]:
         """Return verdicts on the items that name no place that can be, and the other items."""

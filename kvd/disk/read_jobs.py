@@ -3,12 +3,13 @@
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import IntEnum
+from itertools import groupby
 
 from kvd.disk.carrier import Carrier
-from kvd.disk.contract import Names, Places
+from kvd.disk.contract import Places
 from kvd.disk.files import fault_of
 from kvd.disk.pieces import Pieces, Roots, Run, Verdicts
-from kvd.disk.segments import SegmentFiles
+from kvd.disk.segments import Opened, SegmentFiles
 from kvd.errors import Fault, FaultKind
 
 
@@ -34,7 +35,7 @@ class Job:
 class ReadBatch:
     batch: int
     places: Places
-    names: Names | None
+    roots: Roots | None
     deadline_ns: int
     pieces: Pieces = field(init=False)
     jobs: list[Job] = field(default_factory=list)
@@ -63,19 +64,27 @@ def cut(batch: ReadBatch, items: list[int], job_bytes: int) -> Iterator[Job]:
 def read_job(job: Job, segments: SegmentFiles, carrier: Carrier) -> Verdicts:
     """Read all of a job's items; what failed is said of each, and only of it and its neighbours."""
     batch, verdicts = job.batch, Verdicts(job.items)
-    for run in batch.pieces.runs(job.items, job.size_bytes):
-        fault = _read_run(run, segments, carrier)
-        if fault is not None:
-            verdicts.fail(run.items, fault)
-    if batch.names is not None:
-        _check_roots(batch, Roots(batch.names, carrier), verdicts)
+    for (segment, epoch), runs in groupby(batch.pieces.runs(job.items, job.size_bytes), _place_of):
+        opened = segments.borrow(segment, epoch)
+        if isinstance(opened, Fault):
+            for run in runs:
+                verdicts.fail(run.items, opened)
+            continue
+        for run in runs:
+            fault = _read_run(run, opened, carrier)
+            if fault is not None:
+                verdicts.fail(run.items, fault)
+        segments.give_back(opened)
+    if batch.roots is not None:
+        _check_roots(batch, batch.roots, verdicts)
     return verdicts
 
 
-def _read_run(run: Run, segments: SegmentFiles, carrier: Carrier) -> Fault | None:
-    opened = segments.borrow(run.segment, run.epoch)
-    if isinstance(opened, Fault):
-        return opened
+def _place_of(run: Run) -> tuple[int, int]:
+    return run.segment, run.epoch
+
+
+def _read_run(run: Run, opened: Opened, carrier: Carrier) -> Fault | None:
     try:
         carrier.read(opened.handle, run.spans, run.offset)
         # Strips of a later epoch may have been written over these while they were read.
@@ -83,16 +92,11 @@ def _read_run(run: Run, segments: SegmentFiles, carrier: Carrier) -> Fault | Non
             return Fault(FaultKind.GONE, f"{opened.path}: epoch {run.epoch} ended meanwhile")
     except OSError as error:
         return fault_of(error, opened.path)
-    finally:
-        segments.give_back(opened)
     return None
 
 
 def _check_roots(batch: ReadBatch, roots: Roots, verdicts: Verdicts) -> None:
-    pieces, cells = batch.pieces, roots.names.cells
-    for item in verdicts.items:
-        if verdicts.failed(item) or not cells[item]:
-            continue
-        if not roots.fit(item, pieces.addresses[item], pieces.sizes[item], whole=False):
-            where = f"segment {pieces.segments[item]} at {pieces.offsets[item]}"
-            verdicts.fail([item], Fault(FaultKind.CHECKSUM, f"{where}: no strip of this root"))
+    read = [i for i in verdicts.items if roots.cells[i] and not verdicts.failed(i)]
+    for item in roots.unfit(read, batch.pieces):
+        where = f"segment {batch.pieces.segments[item]}"
+        verdicts.fail([item], Fault(FaultKind.CHECKSUM, f"{where}: a strip of another root"))

@@ -35,13 +35,9 @@ def write_batch(part: WriteBatch, means: Means) -> Verdicts:
     """Write and sync all strips that fit their roots; say of each other one what went wrong."""
     verdicts = Verdicts(part.items)
     pieces, roots = Pieces.of(part.places), Roots(part.names, means.carrier)
-    fit = []
-    for item in part.items:
-        if roots.fit(item, pieces.addresses[item], pieces.sizes[item], whole=True):
-            fit.append(item)
-        else:
-            what = f"strip {item} of batch {part.batch} does not fit its root"
-            verdicts.fail([item], Fault(FaultKind.CHECKSUM, what))
+    unfit = Fault(FaultKind.CHECKSUM, "a strip in memory does not fit its root; it is not written")
+    verdicts.fail(roots.unfit_strips(part.items, pieces), unfit)
+    fit = [item for item in part.items if not verdicts.failed(item)]
     for runs in _by_segment(pieces.runs(fit, _RUN_BYTES_MAX)):
         opened = means.segments.borrow(runs[0].segment, runs[0].epoch)
         if isinstance(opened, Fault):
