@@ -7,7 +7,7 @@ from pathlib import Path
 
 import lmdb
 
-from kvd.catalog.contract import CatalogBounds, Changes, Committed, Report
+from kvd.catalog.contract import DATA_NAME, CatalogBounds, Changes, Committed, Report
 from kvd.catalog.environment import (
     FULL,
     Environment,
@@ -36,7 +36,7 @@ def open_catalog(
     bounds = bounds or CatalogBounds()
     size = max(map_bytes, bounds.map_bytes_min)
     try:
-        old = path.exists()
+        old = (path / DATA_NAME).exists()
         if not old:
             make_environment(path, size)
         environment = Environment(path, size)

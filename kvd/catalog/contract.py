@@ -14,9 +14,22 @@ from kvd.errors import Fault
 from kvd.format.records import SEGMENT, Meta
 from kvd.format.rows import ROW, ROW_KEY
 from kvd.identity import Keyspace
-from kvd.limits import MIB
+from kvd.limits import MIB, PAGE_BYTES
 
 DATA_NAME = "data.mdb"  # LMDB chooses it.
+
+
+_BUDGET_PARTS = 64
+_MAP_BYTES_MIN = 4 * MIB
+
+
+def map_bytes_of(budget_bytes: int) -> int:
+    """Return the size of the catalog's file for an ssd budget, of which it is a part.
+
+    A chunk takes about 370 bytes of it, so it is full before the segments only where the three
+    strips of a chunk have less than 27 KiB together.
+    """
+    return max(_MAP_BYTES_MIN, budget_bytes // _BUDGET_PARTS // PAGE_BYTES * PAGE_BYTES)
 
 
 class Table(StrEnum):

@@ -54,11 +54,21 @@ def make_environment(path: Path, map_bytes: int) -> None:
             transaction.put(META_KEY, pack_meta(Meta()), db=tables[Table.META])
         _take_space(fresh / DATA_NAME, map_bytes)
         _sync_directory(fresh)
+        shutil.rmtree(path, ignore_errors=True)  # What is left of one without its data.
         os.rename(fresh, path)
         _sync_directory(path.parent)
     except (OSError, lmdb.Error):
         shutil.rmtree(fresh, ignore_errors=True)
         raise
+
+
+def remove_catalog(path: Path) -> None:
+    """Remove a catalog that cannot be used, so that one can be made anew; raise OSError.
+
+    Every segment is an orphan then.
+    """
+    shutil.rmtree(path)
+    _sync_directory(path.parent)
 
 
 class Environment:

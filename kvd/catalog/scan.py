@@ -18,6 +18,7 @@ TABLES = (b"meta", b"keyspaces", b"rows", b"segments")
 NO_TABLE = 255
 TABLES_MAX = 16
 _AT_ONCE = 4096
+_NICE = 10
 _Entries = list[tuple[bytes, bytes]]
 
 
@@ -70,6 +71,7 @@ def verify(path: str) -> None:
     """Exit with the first problem of the file's structure, its list of free pages included."""
     from lmdb.verify import verify as problems_of
 
+    os.nice(_NICE)  # Nobody waits for it but the first commit.
     problems = problems_of(path)
     if problems:
         sys.exit(problems[0])

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from kvd.catalog.committing import open_catalog
-from kvd.catalog.contract import CatalogBounds, Changes, Table
+from kvd.catalog.contract import CatalogBounds, Changes, Table, map_bytes_of
 from kvd.catalog.environment import Environment, make_environment
 from kvd.catalog.loading import load_catalog
 from kvd.clock import MonotonicClock
@@ -164,6 +164,11 @@ def test_a_closed_catalog_answers(tmp_path, monkeypatch):
 
 
 # ---- a full map ----
+
+
+def test_the_map_is_a_part_of_the_budget():
+    assert map_bytes_of(16 << 30) == 256 * MIB and map_bytes_of(0) == 4 * MIB
+    assert map_bytes_of((1 << 33) + 12_345) % 4096 == 0
 
 
 def test_a_full_map_refuses_puts_and_lets_drops_through(tmp_path):

@@ -10,6 +10,7 @@ import pytest
 from lmdb.verify import verify
 
 from kvd.catalog.contract import Changes, Contents, Refusal, Table
+from kvd.catalog.environment import remove_catalog
 from kvd.catalog.loading import load_catalog
 from kvd.checksum import checksum
 from kvd.errors import Fault, FaultKind
@@ -240,3 +241,22 @@ def test_damage_that_only_a_writer_would_meet_is_found_before_it_writes(copy):
             if found == 3:
                 return
     raise AssertionError("no such page")
+
+
+def test_a_catalog_without_its_data_is_made_anew(copy):
+    (copy / "data.mdb").unlink()
+    assert fault_of(copy).kind == FaultKind.GONE
+    scene = CatalogScene(copy.parent)
+    assert scene.commit(FOUNDATION) is None
+    scene.catalog.close()
+    assert len(load_catalog(copy).rows) == 0
+
+
+def test_a_damaged_catalog_can_be_removed_and_made_anew(copy):
+    (copy / "data.mdb").write_bytes(b"x" * 8192)
+    assert fault_of(copy).kind == FaultKind.FORMAT
+    remove_catalog(copy)
+    assert os.listdir(copy.parent) == []
+    scene = CatalogScene(copy.parent)
+    assert scene.commit(FOUNDATION) is None
+    scene.catalog.close()
