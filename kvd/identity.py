@@ -45,10 +45,9 @@ def _shape_bytes(shape: BlockShape) -> bytes:
     return struct.pack(f"<{len(words)}I", *words)
 
 
-def keyspace_digest(keyspace: Keyspace, tenant: str) -> bytes:
-    """Return BLAKE2b-256 over tenant and every field, each with its length, in field order."""
-    state = hashlib.blake2b(digest_size=DIGEST_BYTES, person=b"kvd.keyspace.v0")
-    state.update(_field(tenant.encode()))
+def keyspace_bytes(keyspace: Keyspace, tenant: str) -> bytes:
+    """Return tenant and every field, each with its length, in field order: what is digested."""
+    parts = [_field(tenant.encode())]
     for field in fields(keyspace):
         value = getattr(keyspace, field.name)
         match value:
@@ -58,8 +57,18 @@ def keyspace_digest(keyspace: Keyspace, tenant: str) -> bytes:
                 data = value.encode()
             case int():
                 data = struct.pack("<I", value)
-        state.update(_field(data))
-    return state.digest()
+        parts.append(_field(data))
+    return b"".join(parts)
+
+
+def digest_of_keyspace_bytes(data: bytes) -> bytes:
+    """Return BLAKE2b-256 of what `keyspace_bytes` made."""
+    return hashlib.blake2b(data, digest_size=DIGEST_BYTES, person=b"kvd.keyspace.v0").digest()
+
+
+def keyspace_digest(keyspace: Keyspace, tenant: str) -> bytes:
+    """Return BLAKE2b-256 over tenant and every field, each with its length, in field order."""
+    return digest_of_keyspace_bytes(keyspace_bytes(keyspace, tenant))
 
 
 def chain_digests(

@@ -1,0 +1,92 @@
+"""The first page of a segment: which one it is, of which class, and how often it was reused.
+
+Strips follow from the second page on, back to back, with no bytes of their own between them.
+"""
+
+import struct
+from dataclasses import dataclass
+from enum import IntEnum
+
+from kvd.format.page import Refused, damaged, seal_page, unseal_page
+from kvd.format.superblock import SEGMENT_BYTES_MAX, SEGMENT_BYTES_MIN, UUID_BYTES
+from kvd.limits import PAGE_BYTES
+from kvd.types import PlaneClass
+
+MAGIC = b"kvdsegmt"
+NAME_DIGITS = 8
+SEGMENT_MAX = 10**NAME_DIGITS - 1
+EPOCH_MAX = (1 << 32) - 1
+_FIELDS = struct.Struct("<16sIIB7sQ")
+
+
+class SegmentState(IntEnum):
+    """As the catalog holds it. Only a FREE segment may be overwritten, with a higher epoch."""
+
+    FREE = 1
+    OPEN = 2
+    FULL = 3
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentHead:
+    """One page; behind the head of `kvd.format.page`:
+
+    | offset | size | type | name | meaning | other values |
+    |---|---|---|---|---|---|
+    | 24 | 16 | bytes | `directory` | of the superblock beside it | refuse |
+    | 40 | 4 | u32 | `segment` | the number that is its file's name | refuse |
+    | 44 | 4 | u32 | `epoch` | grows with each reuse; a location of another is stale | 0: refuse |
+    | 48 | 1 | u8 | `plane_class` | of all strips in it | 3 to 255: refuse |
+    | 49 | 7 | bytes | `zero` | pad | refuse |
+    | 56 | 8 | u64 | `segment_bytes` | size of the file | refuse |
+    | 64 | 4032 | bytes | `zero` | pad | refuse |
+    """
+
+    directory: bytes
+    segment: int
+    epoch: int
+    plane_class: PlaneClass
+    segment_bytes: int
+
+    def __post_init__(self) -> None:
+        assert len(self.directory) == UUID_BYTES and 0 <= self.segment <= SEGMENT_MAX, self
+        assert 1 <= self.epoch <= EPOCH_MAX, self
+        assert self.segment_bytes % PAGE_BYTES == 0, self
+        assert SEGMENT_BYTES_MIN <= self.segment_bytes <= SEGMENT_BYTES_MAX, self
+
+
+def segment_name(segment: int) -> str:
+    """Return the file name of a segment."""
+    assert 0 <= segment <= SEGMENT_MAX, segment
+    return f"{segment:0{NAME_DIGITS}d}"
+
+
+def parse_segment_name(name: str) -> int | None:
+    """Return the number of a segment's file name, or None for any other name."""
+    if len(name) != NAME_DIGITS or not (name.isascii() and name.isdigit()):
+        return None
+    return int(name)
+
+
+def pack_segment_head(head: SegmentHead) -> bytes:
+    fields = _FIELDS.pack(
+        head.directory, head.segment, head.epoch, head.plane_class, bytes(7), head.segment_bytes
+    )
+    return seal_page(MAGIC, fields)
+
+
+def parse_segment_head(data: bytes) -> SegmentHead | Refused:
+    fields = unseal_page(data, MAGIC, _FIELDS.size)
+    match fields:
+        case Refused():
+            return fields
+    directory, segment, epoch, plane_class, zero, segment_bytes = _FIELDS.unpack(fields)
+    if any(zero):
+        return damaged("its pad is not zero")
+    if not any(directory) or segment > SEGMENT_MAX or epoch < 1:
+        return damaged(f"it says segment {segment} of epoch {epoch}")
+    if plane_class not in iter(PlaneClass):
+        return damaged(f"it says class {plane_class}")
+    if segment_bytes % PAGE_BYTES or not SEGMENT_BYTES_MIN <= segment_bytes <= SEGMENT_BYTES_MAX:
+        return damaged(f"it says {segment_bytes} bytes")
+    return SegmentHead(directory, segment, epoch, PlaneClass(plane_class), segment_bytes)
