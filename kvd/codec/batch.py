@@ -75,7 +75,7 @@ def _check_strides(
         assert (token_strides >= np.array(least, np.int64)[spec_index]).all()
 
 
-def _as_bytes(buffer: Buffer, writable: bool) -> np.ndarray:
+def _as_bytes(buffer: Buffer, *, writable: bool) -> np.ndarray:
     view = np.frombuffer(buffer, np.uint8) if not isinstance(buffer, np.ndarray) else buffer
     assert view.dtype == np.uint8 and view.ndim == 1 and view.flags.c_contiguous
     assert view.flags.writeable or not writable

@@ -101,7 +101,7 @@ class Hands:
                 if link := self._links.get(session):
                     link.promise(request, promise)
             case GiveSlab(session, slab, writable):
-                self._give(session, slab, writable)
+                self._give(session, slab, writable=writable)
             case (
                 LeaseLost(session) | TellDraining(session) | RecallSlab(session) | DropSlab(session)
             ):
@@ -124,7 +124,7 @@ class Hands:
                 if delivery := self._deliveries.get(request):
                     delivery.stop()
 
-    def _give(self, session: int, slab: int, writable: bool) -> None:
+    def _give(self, session: int, slab: int, *, writable: bool) -> None:
         if link := self._links.get(session):
             descriptor = self._arena.slab_descriptor(slab, writable=writable)
             size_bytes = self._arena.view_slab(slab).nbytes

@@ -4,6 +4,7 @@ A band is so many layers that a piece is worth its head; it is the same for all 
 so that a band is complete for the whole prefix before the next one begins.
 """
 
+import itertools
 from collections.abc import Callable, Iterator
 
 import numpy as np
@@ -107,7 +108,7 @@ def ordered_pieces(deliver: Deliver, view_slab: ViewSlab, piece_max: int) -> Ite
             _LaneStrips(deliver, lane, plane_class, view_slab, piece_max)
             for lane in range(len(deliver.lanes))
         ]
-        for band in range(max(lane.band_count for lane in lanes)):
-            for lane in lanes:
-                if band < lane.band_count:
-                    yield from lane.pieces(band)
+        bands = range(max(lane.band_count for lane in lanes))
+        for band, lane in itertools.product(bands, lanes):
+            if band < lane.band_count:
+                yield from lane.pieces(band)
