@@ -33,6 +33,7 @@ class Client:
         self._pool = Pool()
         watch_forks(self._pool)
         self._held = HeldLeases()
+        watch_forks(self._held)
         self._numbers: dict[Keyspace, int] = {}
         self._link = Link(Path(directory), name or "kvd.client")
         self._closing = weakref.finalize(self, _close, self._link)

@@ -123,7 +123,7 @@ def found_of(scope: Scope, answer: Answer) -> Found:
 
 
 def let_go(scope: Scope, lease: int) -> None:
-    """Release a lease that a lookup was granted and no fetch took over."""
+    """Release a lease that a lookup was granted and no fetch took over; from any thread."""
     try:
         session = scope.link.session()
     except KvdError:

@@ -152,7 +152,7 @@ class Space:
 
     def release(self, lease: int) -> None:
         """Give back the lease of a lookup."""
-        self.scope.link.post(let_go, self.scope, lease)
+        let_go(self.scope, lease)
 
     def fetch(
         self,
