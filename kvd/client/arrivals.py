@@ -25,6 +25,15 @@ class Arrivals:
         self._listeners: list[Listener] = []
         self._owner = os.getpid()
 
+    @staticmethod
+    def at_once(arrivals: list[Arrival]) -> "Arrivals":
+        """Return a log that has ended with everything there."""
+        made = Arrivals()
+        made._log, made.ended = arrivals, True
+        for arrival in arrivals:
+            made.layer_ends[arrival.plane_class] = arrival.layer_end
+        return made
+
     def add(self, arrival: Arrival) -> None:
         with self._changed:
             self._log.append(arrival)

@@ -26,6 +26,7 @@ from kvd.types import PlaneClass
 
 # Of one fetch: rather a miss than an engine out of memory.
 STAGING_BYTES_MAX = 4 * GIB
+_CLASSES = tuple(PlaneClass)
 
 
 class Building:
@@ -45,10 +46,10 @@ class Building:
         """Take a promise over; return why it cannot be used, if so."""
         self._number, self._promised = number, promised
         self._lease = Lease(self._session, promised.lease, promised.lease_ttl_s, self._asked)
-        unknown = set(promised.profiles.tolist()) - PROFILES.keys()
-        if unknown:
-            message = f"stored with codec profile {min(unknown)}, which this version cannot read"
-            return KvdError(ErrorKind.INCOMPATIBLE, message)
+        for profile in set(promised.profiles.data):
+            if profile not in PROFILES:
+                message = f"stored with codec profile {profile}, which this version cannot read"
+                return KvdError(ErrorKind.INCOMPATIBLE, message)
         if self._wish.delivery == Delivery.MAP:
             return None
         size = staging_bytes(promised)
@@ -92,19 +93,17 @@ class Building:
 
     def _names(self) -> list[int]:
         assert self._promised is not None
-        return sorted(set(np.concatenate(self._promised.slabs).tolist()))
+        anchors, residuals, exacts = self._promised.slabs
+        return sorted({*anchors.data, *residuals.data, *exacts.data})
 
     def _in_slabs(self, names: list[int], slabs: list[Slab]) -> Fetch:
         """Everything in slabs is there already."""
         promised = self._promised
         assert promised is not None
-        arrivals = Arrivals()
-        fetch = self._fetch(_addresses(promised, names, slabs), (arrivals, tuple(slabs), None))
-        for plane_class, count in zip(PlaneClass, promised.counts, strict=True):
-            if count:
-                arrivals.add(Arrival(plane_class, *self._wish.layers))
-        arrivals.end()
-        return fetch
+        counted = zip(_CLASSES, promised.counts, strict=True)
+        arrivals = [Arrival(c, *self._wish.layers) for c, count in counted if count]
+        homes = _addresses(promised, names, slabs)
+        return self._fetch(homes, (Arrivals.at_once(arrivals), tuple(slabs), None))
 
     def _fetch(
         self,
@@ -117,11 +116,10 @@ class Building:
         known = self._wish.chain[: promised.counts[0] * DIGEST_BYTES]
         keys = functools.cache(functools.partial(chunk_keys, self._digest, known))
         shape = (scope.grid, scope.keyspace.chunk_tokens, scope.lane)
-        sizes = [int(sizes.sum(dtype=np.int64)) for sizes in promised.sizes]
+        strips = Strips(shape, keys, promised, homes)
         granted = Granted(
-            self._number, lease, promised.counts, (sizes[0], sizes[1], sizes[2]),
-            self._wish.layers, Strips(shape, keys, promised, homes), slabs, landing,
-        )  # fmt: skip
+            self._number, lease, promised.counts, self._wish.layers, strips, slabs, landing
+        )
         hold = Hold(scope, arrivals, granted)
         if landing is not None:
             landing.on_progress = lambda: setattr(lease, "moved", True)
@@ -134,10 +132,10 @@ def _addresses(promised: Promised, names: list[int], slabs: list[Slab]) -> tuple
     homes = np.array([slab.address for slab in slabs], np.uint64)
     limits = np.array([slab.size for slab in slabs], np.uint64)
     # All classes at once: what costs here is the number of calls.
-    which = np.searchsorted(names, np.concatenate(promised.slabs))
+    which = np.searchsorted(np.array(names, np.uint32), np.concatenate(promised.slabs))
     offsets, sizes = np.concatenate(promised.offsets), np.concatenate(promised.sizes)
     limit = limits[which]
-    if (sizes > limit - np.minimum(offsets, limit)).any() or (offsets % 8).any():
+    if (sizes > limit - np.minimum(offsets, limit)).any() or np.bitwise_or.reduce(offsets) % 8:
         raise garbage("a strip that lies outside of its slab")
     a, r, _ = promised.counts
     places = homes[which] + offsets

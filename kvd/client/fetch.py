@@ -28,7 +28,7 @@ class Fetch:
     @property
     def class_bytes(self) -> tuple[int, int, int]:
         """Bytes of the strips promised, per class."""
-        return self.hold.granted.class_bytes if self.hold else (0, 0, 0)
+        return self.hold.granted.strips.class_bytes if self.hold else (0, 0, 0)
 
     @property
     def error(self) -> KvdError | None:

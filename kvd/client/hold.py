@@ -29,7 +29,6 @@ class Granted:
     request: int
     lease: Lease
     counts: Counts
-    class_bytes: tuple[int, int, int]
     layers: tuple[int, int]
     strips: Strips
     slabs: tuple[Slab, ...]

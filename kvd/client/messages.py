@@ -13,6 +13,8 @@ from kvd.v1 import kvd_pb2 as pb
 
 Counts = tuple[int, int, int]
 
+_ITEM_BYTES = {"<u1": 1, "<u4": 4, "<u8": 8}
+
 _SHORTFALLS = {
     pb.SHORTFALL_REASON_NONE: Reason.NONE,
     pb.NOT_STORED: Reason.NOT_STORED,
@@ -78,7 +80,7 @@ def error_of(message: pb.Error) -> KvdError:
 
 def column(data: bytes, dtype: str, count: int, name: str) -> np.ndarray:
     """Return a column of `count` numbers, or raise when the daemon sent another number."""
-    if len(data) != count * np.dtype(dtype).itemsize:
+    if len(data) != count * _ITEM_BYTES[dtype]:
         raise garbage(f"column {name} of {len(data)} bytes, {count} entries of {dtype} announced")
     return np.frombuffer(data, dtype)
 
@@ -120,7 +122,7 @@ def parse_promise(message: pb.Promise, asked: int, strip_bytes_min: int) -> Prom
         raise garbage(f"a promise of {len(message.lanes)} lanes under lease {message.lease}")
     total = sum(counts)
     sizes = column(lane.sizes, "<u4", total, "sizes")
-    if total and (sizes.min() < strip_bytes_min or (sizes % PAGE_BYTES).any()):
+    if total and (sizes.min() < strip_bytes_min or np.bitwise_or.reduce(sizes) % PAGE_BYTES):
         raise garbage(f"a strip size of {sizes.min()}, at least {strip_bytes_min} in whole pages")
     return Promised(
         message.lease,

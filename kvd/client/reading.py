@@ -67,9 +67,14 @@ class Strips:
         self._lock = threading.Lock()
         self._tables: list[np.ndarray | None] = [None] * CLASS_COUNT
         self._sound_until = [0] * CLASS_COUNT
-        ids = promised.profiles.tolist()
-        self._profile_ids = ids
-        self.profiles = [PROFILES[number] for number in dict.fromkeys(ids)]
+        self._profile_ids = promised.profiles.tolist()
+        self.profiles = [PROFILES[number] for number in set(self._profile_ids)]
+
+    @property
+    def class_bytes(self) -> tuple[int, int, int]:
+        """Bytes of all strips per class."""
+        a, r, e = (int(sizes.sum(dtype=np.int64)) for sizes in self._promised.sizes)
+        return a, r, e
 
     def check(self, area: Area, class_count: int) -> int:
         """Check everything in an area in place; return the end of its good leading chunks."""
