@@ -48,6 +48,7 @@ class Step:
 class Scene:
     """What is stored and how it is looked at."""
 
+    client: Client
     space: Space
     chain: bytes
     tensors: list[list[np.ndarray]]
@@ -61,6 +62,9 @@ class Scene:
     def close(self) -> None:
         assert self.fetch is not None and self.fetch.counts == (CHUNKS,) * CLASS_COUNT
         self.fetch.release()
+        # Off the clock: the I/O thread has sent it, and the daemon is done with it.
+        self.client.wait_connected(CONNECT_SECONDS)
+        self.space.lookup(self.chain[:DIGEST_BYTES])
 
     def verify(self) -> None:
         assert self.fetch is not None
@@ -143,7 +147,7 @@ def _scene(client: Client, puts: int) -> Scene:
     with progress("making and encoding KV, touching slabs", total=3) as advance:
         tensors = _synthetic_kv()
         advance("made")
-        scene = Scene(space, b"", tensors, space.prepare(tensors), np.random.default_rng(5))
+        scene = Scene(client, space, b"", tensors, space.prepare(tensors), np.random.default_rng(5))
         scene.new_chain()
         advance("encoded")
         scene.touch_slabs(puts)

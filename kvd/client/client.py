@@ -69,7 +69,12 @@ class Client:
         link.thread()
         connected = link.connected
         reason = "" if connected else link.reason or "disconnected"
-        return Status(connected, reason, link.epoch, link.daemon, link.slab_failure, link.counters)
+        session = link.current
+        draining = connected and session is not None and session.draining
+        slab_failure = session.slabs.failure if session is not None else ""
+        return Status(
+            connected, reason, link.epoch, link.daemon, draining, slab_failure, link.counters
+        )
 
     @property
     def directory(self) -> Path:
@@ -78,7 +83,8 @@ class Client:
     @property
     def token(self) -> str:
         """The bearer token for gRPC calls of the current session; empty while not connected."""
-        return self._link.token
+        session = self._link.current
+        return session.welcome.token if session is not None else ""
 
     def close(self) -> None:
         """Leave the daemon; later verbs are misses."""

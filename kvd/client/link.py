@@ -65,15 +65,9 @@ class Link:
         return session is not None and session.alive
 
     @property
-    def token(self) -> str:
-        """Return the bearer token of the current session for gRPC calls, or nothing."""
-        session = self._session
-        return session.welcome.token if session is not None else ""
-
-    @property
-    def slab_failure(self) -> str:
-        session = self._session
-        return session.slabs.failure if session is not None else ""
+    def current(self) -> Session | None:
+        """The session, alive or coming or going; None before the first and after a fork."""
+        return self._session
 
     async def wait_connected(self, timeout_s: float) -> bool:
         """Wait for a connection; return whether there is one."""

@@ -110,12 +110,14 @@ class Counters:
 class Status:
     """`reason` is empty while connected, else one line with what to do; epoch 0: never met.
 
-    `slab_failure` is one line about memory that could not be mapped, if any.
+    `draining` says that the daemon takes leave; `slab_failure` is one line about memory that could
+    not be mapped, if any.
     """
 
     connected: bool
     reason: str
     epoch: int
     daemon: str
+    draining: bool
     slab_failure: str
     counters: Counters

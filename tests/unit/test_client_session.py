@@ -187,6 +187,13 @@ def test_an_unknown_kind_of_frame_is_passed_over(stage):
     assert looking.result(DEADLINE_S).counts == (1, 0, 0)
 
 
+def test_a_daemon_that_takes_leave_is_shown(stage):
+    assert not stage.client.status().draining
+    stage.peer.send(FrameKind.NOTICE, 0, pb.Notice(draining=True).SerializeToString())
+    until(lambda: stage.client.status().draining, "the notice is taken in")
+    assert stage.client.status().connected
+
+
 def test_counts_that_grow_are_garbage_and_a_miss(stage):
     looking = stage.start(stage.space.lookup, CHAIN)
     stage.peer.take_keyspace()
