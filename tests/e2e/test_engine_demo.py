@@ -37,6 +37,7 @@ def test_an_interrupted_demo_takes_its_daemon_along(model, number: signal.Signal
             text=True,
             env=os.environ | {"TMPDIR": directory},
             start_new_session=True,
+            preexec_fn=_hear_the_keyboard,
         )
         for line in process.stdout:
             if line.startswith("daemon: ready"):
@@ -52,6 +53,11 @@ def test_an_interrupted_demo_takes_its_daemon_along(model, number: signal.Signal
         assert not runtime.exists()
         assert not processes_naming(str(runtime))
         process.stdout.close()
+
+
+def _hear_the_keyboard() -> None:
+    """Undo what a shell does to its background jobs, and they pass on: SIGINT ignored."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def processes_naming(text: str) -> list[int]:
