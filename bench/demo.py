@@ -27,6 +27,8 @@ CONNECT_SECONDS_MAX = 10
 _GRACE_SECONDS = 3
 _INTERRUPTED = 130
 _STOPPING = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP}
+_noted: list[int] = []
+_LOOK_SECONDS = 0.5
 _console = Console(width=None if sys.stdout.isatty() else 100)
 
 
@@ -35,7 +37,10 @@ def run(report: Report, full: bool) -> None:
     try:
         _require("torch", "transformers")
         _fetch_model()
-        # From here on there is something to clean up: a signal waits until it is waited for.
+        # From here on there is something to clean up: a signal waits until it is waited for. A
+        # thread of a library, which does not block it, may take it: then it is noted.
+        for number in _STOPPING:
+            signal.signal(number, lambda number, _: _noted.append(number))
         signal.pthread_sigmask(signal.SIG_BLOCK, _STOPPING | {signal.SIGCHLD})
         with served() as directory:
             _console.print("[bold]daemon[/]: ready in a temporary directory, in memory only")
@@ -76,10 +81,11 @@ def _engine_process(role: str, directory: Path) -> int:
     sys.stdout.flush()
     process = subprocess.Popen(command, preexec_fn=as_child)
     try:
-        heard = signal.SIGCHLD
-        while process.poll() is None and heard == signal.SIGCHLD:
-            heard = signal.sigwait(_STOPPING | {signal.SIGCHLD})
-        if heard in _STOPPING or signal.sigpending() & _STOPPING:
+        while process.poll() is None and not _noted:
+            heard = signal.sigtimedwait(_STOPPING | {signal.SIGCHLD}, _LOOK_SECONDS)
+            if heard is not None and heard.si_signo in _STOPPING:
+                _noted.append(heard.si_signo)
+        if _noted or signal.sigpending() & _STOPPING:
             return _INTERRUPTED
         if process.returncode < 0:
             return _fail(f"the engine process was killed by signal {-process.returncode}")
