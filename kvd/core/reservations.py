@@ -8,7 +8,6 @@ import numpy as np
 from kvd.core.effects import Aborted, Answer, Effect
 from kvd.core.events import AbortWanted
 from kvd.core.index import NO_ROW
-from kvd.core.slabs import settle
 from kvd.core.state import Reservation, Session, State, move_bytes
 from kvd.core.transitions import StripState
 from kvd.errors import ErrorKind, KvdError
@@ -57,26 +56,24 @@ def open_extents(reservation: Reservation) -> list[Extent]:
     return [reserved_extent(reservation, c, k) for c in chunks for k in range(CLASS_COUNT)]
 
 
-def finish(state: State, reservation: Reservation, target: StripState) -> list[Effect]:
-    """End a reservation; what it did not seal goes to `target`."""
-    touched = {extent.slab for extent in open_extents(reservation)}
+def finish(state: State, reservation: Reservation, target: StripState) -> None:
+    """End a reservation; what it did not seal goes to `target`.
+
+    No slab is settled: one with open places in it has a writer, and is not given up.
+    """
     for chunk in np.flatnonzero(reservation.open).tolist():
         give_back(state, reservation, chunk, target)
     if reservation.pinned != NO_ROW:
         state.index.pins[reservation.pinned] -= 1
     del state.reservations[reservation.id]
     state.sessions[reservation.session].reservations.discard(reservation.id)
-    effects: list[Effect] = []
-    for slab in sorted(touched):
-        effects += settle(state, slab)
-    return effects
 
 
 def on_abort(state: State, event: AbortWanted) -> list[Effect]:
     """Give all of it back: the client says that it writes no more."""
     reservation = find_reservation(state, event.session, event.reservation)
-    effects = finish(state, reservation, StripState.FREE)
-    return [*effects, Answer(event.request, event.session, Aborted())]
+    finish(state, reservation, StripState.FREE)
+    return [Answer(event.request, event.session, Aborted())]
 
 
 def on_tick(state: State) -> list[Effect]:

@@ -39,7 +39,7 @@ def on_seal(state: State, event: SealWanted) -> list[Effect]:
         states[at : at + count] = verdict
         at += count
     if event.last:
-        effects += finish(state, reservation, StripState.FREE)
+        finish(state, reservation, StripState.FREE)
     return [*effects, Answer(event.request, event.session, Sealed(states))]
 
 
