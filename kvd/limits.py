@@ -16,6 +16,11 @@ CHUNK_TOKENS_DEFAULT = 64
 DIGEST_BYTES = 32  # Of a keyspace and of a chain position.
 CHUNK_KEY_BYTES = 16
 
+# A strip is read from ssd in pieces of one size, so that its first layers are there early. Below
+# the minimum the cost of a read outweighs that of its bytes.
+READ_PIECE_BYTES_MIN = 128 * KIB
+READ_PIECES_MAX = 63  # Of one strip: a bit each, in a word with a sign.
+
 PROTOCOL_MIN = 1
 PROTOCOL_MAX = 1
 
@@ -45,6 +50,18 @@ class Limits:
     recall_ns: int = 5 * NS_PER_S  # A session's time to detach from a slab that is asked back.
     drain_ns: int = 10 * NS_PER_S  # From SIGTERM to exit.
     tick_ns: int = NS_PER_S // 4
+    write_batch_bytes: int = 4 * MIB  # Strips written to ssd and synced together.
+    writes_in_flight_max: int = 2  # Batches; more would only hold up readers.
+    reads_in_flight_bytes_max: int = 512 * MIB  # From ssd, of all fetches together.
+    read_ns: int = 10 * NS_PER_S  # Until a read of the ssd counts as hung.
+    probe_ns: int = 10 * NS_PER_S  # Between two canaries of a data directory.
+    space_ns: int = 2 * NS_PER_S  # Between two looks at the free space of the data directories.
+
+
+def read_piece_bytes(strip_bytes: int) -> int:
+    """Return the size of the pieces a strip of whole pages is read in; the last may be shorter."""
+    least = -(-strip_bytes // READ_PIECES_MAX)
+    return max(READ_PIECE_BYTES_MIN, -(-least // PAGE_BYTES) * PAGE_BYTES)
 
 
 def squeeze(limits: Limits, seed: int) -> Limits:

@@ -75,6 +75,14 @@ class Shard:
         assert self.scheme != ShardScheme.REPLICATED or self.count == 1, self
 
 
+class SegmentState(IntEnum):
+    """Of a segment file. Only the strips of a FREE one may be written over, with a higher epoch."""
+
+    FREE = 1
+    OPEN = 2
+    FULL = 3
+
+
 PART_ALL = bytes(8)
 
 

@@ -9,6 +9,7 @@ from enum import IntEnum
 
 import numpy as np
 
+from kvd.core.disk_effects import DiskEffect
 from kvd.errors import KvdError
 from kvd.types import CLASS_COUNT
 
@@ -95,6 +96,13 @@ class Shortfall(IntEnum):
     NONE = 0
     NOT_STORED = 1
     CONDEMNED = 2
+    NO_ROOM = 3  # No place in dram to read the rest into.
+    READ_FAILED = 4
+
+
+# In place of a number of pieces: all of each strip.
+WHOLE = 255
+WHOLES = (WHOLE, WHOLE, WHOLE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +125,10 @@ class Reserved:
 
 @dataclass(frozen=True, slots=True)
 class Sealed:
+    """`durable`: all of them are on disk, or were before; False also where nobody asked for it."""
+
     states: np.ndarray
+    durable: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,16 +165,34 @@ class LaneColumns:
 
 @dataclass(frozen=True, slots=True)
 class Promise:
+    """What will be there. `ready` per class: so many leading pieces of each strip are, or WHOLE."""
+
     lease: int
     counts: tuple[int, int, int]
     lanes: tuple[LaneColumns, ...]
     reason: Shortfall
     lease_ttl_ns: int
+    ready: tuple[int, int, int] = WHOLES
 
 
 @dataclass(frozen=True, slots=True)
 class FetchDone:
+    """All is there, but for chunks behind `counts`, for `reason`; counts only where it is not NONE.
+
+    A class with less than was promised holds only those chunks; I6 holds among them too.
+    """
+
     delivered_bytes: int
+    counts: tuple[int, int, int] = (0, 0, 0)
+    reason: Shortfall = Shortfall.NONE
+
+
+@dataclass(frozen=True, slots=True)
+class Cleared:
+    """`chunks` are gone, also from disk; `held` are still read, and are not offered any more."""
+
+    chunks: int
+    held: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,7 +207,7 @@ class Renewed:
 
 Outcome = (
     KeyspaceGranted | Reserved | Sealed | Aborted | Found
-    | FetchDone | Released | Renewed | KvdError
+    | FetchDone | Released | Renewed | Cleared | KvdError
 )  # fmt: skip
 
 
@@ -198,6 +227,15 @@ class Tell:
     request: int
     session: int
     promise: Promise
+
+
+@dataclass(frozen=True, slots=True)
+class TellReady:
+    """More of a promise is there: `ready` as in Promise, never less than before."""
+
+    request: int
+    session: int
+    ready: tuple[int, int, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,6 +265,15 @@ class Deliver:
     layers: tuple[int, ...] = field(default=())  # Of each lane: how many its strips hold.
     cells_per_layer: tuple[int, ...] = field(default=())
     rate_bits: int = 0
+    ready: tuple[int, int, int] = WHOLES  # A class is sent once it is WHOLE.
+
+
+@dataclass(frozen=True, slots=True)
+class DeliverMore:
+    """More of what a Deliver names is there; `ready` as in Promise."""
+
+    request: int
+    ready: tuple[int, int, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,5 +285,6 @@ class StopDelivery:
 
 Effect = (
     CreateSlab | DestroySlab | GiveSlab | RecallSlab | DropSlab | Revoke | CloseSession
-    | Answer | Tell | LeaseLost | TellDraining | Deliver | StopDelivery
+    | Answer | Tell | TellReady | LeaseLost | TellDraining | Deliver | DeliverMore | StopDelivery
+    | DiskEffect
 )  # fmt: skip

@@ -9,6 +9,7 @@ from enum import IntEnum
 
 import numpy as np
 
+from kvd.core.disk_events import DiskEvent
 from kvd.errors import Fault
 from kvd.identity import Keyspace
 from kvd.types import Lane
@@ -90,7 +91,8 @@ class KeyspaceWanted:
 class ReserveWanted:
     """Places for the chunks of `chain` (n x 32 bytes) behind `parent` (32 bytes or empty).
 
-    `sizes` u32[n, 3]: upper bound of each strip, whole pages.
+    `sizes` u32[n, 3]: upper bound of each strip, whole pages. `durable`: Seal shall be answered
+    once the chunks are on disk.
     """
 
     request: int
@@ -100,13 +102,15 @@ class ReserveWanted:
     parent: bytes
     chain: bytes
     sizes: np.ndarray
+    durable: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class SealWanted:
     """Make n chunks from `first` of the reservation visible.
 
-    `sizes` u32[n, 3], whole pages, at most what was reserved; `roots` u64[n, 3].
+    `sizes` u32[n, 3], whole pages, at most what was reserved; `roots` u64[n, 3]. What was
+    reserved as durable is answered by `deadline_ns`, on disk by then or not.
     """
 
     request: int
@@ -117,6 +121,7 @@ class SealWanted:
     roots: np.ndarray
     profile: int
     last: bool
+    deadline_ns: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,6 +156,28 @@ class FetchWanted:
     delivery: Delivery
     rate_bits: int
     lease: int
+    deadline_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class PrefetchWanted:
+    """Bring what is only on disk of the longest prefix to dram; answered Found, at once."""
+
+    request: int
+    session: int
+    keyspace: int
+    lanes: tuple[Lane, ...]
+    chain: bytes
+    class_count: int
+
+
+@dataclass(frozen=True, slots=True)
+class ClearWanted:
+    """Forget all chunks of a keyspace; answered Cleared, once that is durable."""
+
+    request: int
+    session: int
+    keyspace: int
     deadline_ns: int
 
 
@@ -205,5 +232,5 @@ Event = (
     | SessionOpened | SessionEnded | ProcessGone | DrainStarted
     | KeyspaceWanted | ReserveWanted | SealWanted | AbortWanted
     | LookupWanted | FetchWanted | ReleaseWanted | RenewWanted | CancelWanted
-    | DeliveryMoved | DeliveryEnded | Ticked
+    | PrefetchWanted | ClearWanted | DeliveryMoved | DeliveryEnded | Ticked | DiskEvent
 )  # fmt: skip

@@ -22,16 +22,33 @@ from kvd.types import Extent
 
 
 @dataclass(frozen=True, slots=True)
+class SsdConfig:
+    """`segments_max` of `segment_bytes` each in all `directories`; `daily_write_bytes` 0: no bound.
+
+    `spare_bytes` of each device are left to other programs.
+    """
+
+    directories: int
+    segment_bytes: int
+    segments_max: int
+    daily_write_bytes: int = 0
+    spare_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class CoreConfig:
     dram_bytes: int
     limits: Limits = field(default_factory=Limits)
+    ssd: SsdConfig | None = None
 
     def __post_init__(self) -> None:
         assert self.dram_bytes >= PAGE_BYTES, self.dram_bytes
 
     @property
     def slab_bytes(self) -> int:
-        return min(self.limits.slab_bytes, self.dram_bytes // PAGE_BYTES * PAGE_BYTES)
+        # With ssd, what is read from it needs slabs of its own beside those of writers.
+        most = self.dram_bytes // (4 if self.ssd else 1)
+        return min(self.limits.slab_bytes, max(1, most // PAGE_BYTES) * PAGE_BYTES)
 
     @property
     def slab_count(self) -> int:

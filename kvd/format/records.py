@@ -7,9 +7,9 @@ import numpy as np
 
 from kvd.checksum import checksum
 from kvd.format.page import Refused, damaged, seal, unseal
-from kvd.format.segment import SEGMENT_MAX, SegmentState
+from kvd.format.segment import SEGMENT_MAX
 from kvd.format.superblock import UUID_BYTES
-from kvd.types import PlaneClass
+from kvd.types import PlaneClass, SegmentState
 
 MAGIC = b"kvdctlog"
 META_KEY = b"meta"

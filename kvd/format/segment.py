@@ -5,7 +5,6 @@ Strips follow from the second page on, back to back, with no bytes of their own 
 
 import struct
 from dataclasses import dataclass
-from enum import IntEnum
 
 from kvd.format.page import Refused, damaged, seal_page, unseal_page
 from kvd.format.superblock import SEGMENT_BYTES_MAX, SEGMENT_BYTES_MIN, UUID_BYTES
@@ -17,14 +16,6 @@ NAME_DIGITS = 8
 SEGMENT_MAX = 10**NAME_DIGITS - 1
 EPOCH_MAX = (1 << 32) - 1
 _FIELDS = struct.Struct("<16sIIB7sQ")
-
-
-class SegmentState(IntEnum):
-    """As the catalog holds it. Only a FREE segment may be overwritten, with a higher epoch."""
-
-    FREE = 1
-    OPEN = 2
-    FULL = 3
 
 
 @dataclass(frozen=True, slots=True)
