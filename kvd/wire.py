@@ -15,6 +15,9 @@ CONTROL_PAGE = struct.Struct("<8sQQ")
 CONTROL_MAGIC = b"kvdctrl0"
 REVOKE_OFFSET = 16
 
+# In place of a number of ready pieces: all of each strip.
+WHOLE = 255
+
 FEATURES = 0  # No optional feature exists yet; the bits are negotiated all the same.
 
 
@@ -32,8 +35,11 @@ class FrameKind(IntEnum):
     RENEW = 9
     CANCEL = 10
     CREDIT = 11
+    PREFETCH = 12
+    CLEAR = 13
     ERROR = 64  # Final.
     REPLY = 65  # Final; the message type follows from the request's kind.
     PROMISE = 66
     PIECE = 67
     NOTICE = 68  # Request id 0.
+    READY = 69

@@ -24,6 +24,7 @@ from kvd.core.effects import (
     StopDelivery,
     Tell,
     TellDraining,
+    TellReady,
 )
 from kvd.core.events import DeliveryEnded, Event, SlabFailed, SlabTouched
 from kvd.daemon.delivery import Delivery
@@ -100,6 +101,9 @@ class Hands:
             case Tell(request, session, promise):
                 if link := self._links.get(session):
                     link.promise(request, promise)
+            case TellReady(request, session, ready):
+                if link := self._links.get(session):
+                    link.ready(request, ready)
             case GiveSlab(session, slab, writable):
                 self._give(session, slab, writable=writable)
             case (

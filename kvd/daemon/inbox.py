@@ -53,6 +53,10 @@ class Link(Protocol):
 
     def promise(self, request: int, promise: Promise) -> None: ...
 
+    def ready(self, request: int, ready: tuple[int, int, int]) -> None:
+        """Say how much of a promise is there, as in `TellReady`."""
+        ...
+
     def open_sink(self, request: int, wake: Callable[[], None]) -> PieceSink: ...
 
     def is_idle(self) -> bool:

@@ -10,7 +10,7 @@ import grpc
 from kvd.core.effects import Outcome, Promise
 from kvd.daemon.inbox import PieceSink, Place
 from kvd.errors import ErrorKind, KvdError
-from kvd.rpc.replies import promise_of
+from kvd.rpc.replies import promise_of, ready_of
 from kvd.v1 import kvd_pb2 as pb
 
 RETRY_METADATA = "kvd-retry-after-ms"
@@ -51,6 +51,9 @@ class Call:
 
     def promise(self, promise: Promise) -> None:
         self._tell(pb.FetchReply(promise=promise_of(promise)))
+
+    def ready(self, ready: tuple[int, int, int]) -> None:
+        self._tell(pb.FetchReply(ready=ready_of(ready)))
 
     def open_sink(self, wake: Callable[[], None]) -> PieceSink:
         self._wake = wake

@@ -30,6 +30,8 @@ UNARY = {
     "Seal": FrameKind.SEAL,
     "Abort": FrameKind.ABORT,
     "Lookup": FrameKind.LOOKUP,
+    "Prefetch": FrameKind.PREFETCH,
+    "Clear": FrameKind.CLEAR,
     "Release": FrameKind.RELEASE,
     "Renew": FrameKind.RENEW,
 }
@@ -121,15 +123,12 @@ class GrpcDoor:
             outcome = await call.next()
             if isinstance(outcome, KvdError):
                 await abort(context, outcome)
-            return reply_of(outcome)
+            return reply_of(kind, outcome)
 
         message_type, _ = WISHES[kind]
         return grpc.unary_unary_rpc_method_handler(answer, message_type.FromString, _serialize)
 
     async def _fetch(self, request: pb.FetchRequest, context: Context) -> None:
-        remaining_s = context.time_remaining()
-        if not request.deadline_ms and remaining_s is not None:
-            request.deadline_ms = max(1, min(int(remaining_s * 1000), DEADLINE_MS_MAX))
         call = Call()
         session, number = await self._ask(FrameKind.FETCH, request, context, call)
         try:
@@ -139,7 +138,7 @@ class GrpcDoor:
             if isinstance(told, KvdError):
                 await abort(context, told)
             assert isinstance(told, FetchDone), told
-            await context.write(pb.FetchReply(done=reply_of(told)))
+            await context.write(pb.FetchReply(done=reply_of(FrameKind.FETCH, told)))
         finally:
             session.cancel(number)  # The caller may have gone before the end.
 
@@ -147,6 +146,7 @@ class GrpcDoor:
         self, kind: FrameKind, request: Message, context: Context, call: Call
     ) -> tuple[Session, int]:
         session = await self._session(context)
+        _take_over_deadline(request, context.time_remaining())
         try:
             return session, session.ask(call, lambda asker: wish_of(kind, request, asker))
         except KvdError as error:
@@ -160,6 +160,14 @@ class GrpcDoor:
             await context.abort(grpc.StatusCode.UNAUTHENTICATED, NO_TOKEN)
             raise AssertionError("abort returned")
         return session
+
+
+def _take_over_deadline(request: Message, remaining_s: float | None) -> None:
+    """Have the call's own deadline hold for a request that can state one and does not."""
+    if remaining_s is None or "deadline_ms" not in request.DESCRIPTOR.fields_by_name:
+        return
+    if not request.deadline_ms:  # type: ignore[attr-defined]
+        request.deadline_ms = max(1, min(int(remaining_s * 1000), DEADLINE_MS_MAX))  # type: ignore[attr-defined]
 
 
 def _serialize(message: Message) -> bytes:

@@ -7,7 +7,9 @@ from google.protobuf.message import Message
 
 from kvd.clock import NS_PER_MS
 from kvd.core.effects import (
+    WHOLES,
     Aborted,
+    Cleared,
     FetchDone,
     Found,
     KeyspaceGranted,
@@ -18,20 +20,30 @@ from kvd.core.effects import (
     Renewed,
     Reserved,
     Sealed,
+    Shortfall,
 )
 from kvd.errors import KvdError
 from kvd.v1 import kvd_pb2 as pb
+from kvd.wire import FrameKind
 
 _COUNTS = struct.Struct("<3I")
 
 
-def reply_of(outcome: Outcome) -> Message:
-    """Return the final message of a wish."""
+def reply_of(kind: FrameKind, outcome: Outcome) -> Message:
+    """Return the final message of a request of this kind."""
     match outcome:
+        case Found(counts) if kind == FrameKind.PREFETCH:
+            return pb.PrefetchReply(counts=_COUNTS.pack(*counts))
         case Found(counts, lease):
             return pb.LookupReply(counts=_COUNTS.pack(*counts), lease=lease)
-        case FetchDone(delivered_bytes):
+        case FetchDone(delivered_bytes, _, Shortfall.NONE):
             return pb.FetchDone(delivered_bytes=delivered_bytes)
+        case FetchDone(delivered_bytes, counts, reason):
+            return pb.FetchDone(
+                delivered_bytes=delivered_bytes,
+                counts=_COUNTS.pack(*counts),
+                reason=int(reason),  # type: ignore[arg-type]
+            )
         case KvdError():
             return error_of(outcome)
         case Reserved():
@@ -43,14 +55,16 @@ def reply_of(outcome: Outcome) -> Message:
                 offsets=_bytes("<u8", outcome.offsets),
                 reason=int(outcome.reason),
             )
-        case Sealed(states):
-            return pb.SealReply(states=_bytes("<u1", states))
+        case Sealed(states, durable):
+            return pb.SealReply(states=_bytes("<u1", states), durable=durable)
         case Released():
             return pb.ReleaseReply()
         case Renewed(lease_ttl_ns):
             return pb.RenewReply(lease_ms=lease_ttl_ns // NS_PER_MS)
         case Aborted():
             return pb.AbortReply()
+        case Cleared(chunks, held):
+            return pb.ClearReply(chunks=chunks, held=held)
         case KeyspaceGranted(keyspace, digest):
             return pb.RegisterKeyspaceReply(keyspace=keyspace, digest=digest)
     raise AssertionError(f"no such outcome: {outcome}")
@@ -69,7 +83,12 @@ def promise_of(promise: Promise) -> pb.Promise:
         lanes=[_lane(columns) for columns in promise.lanes],
         reason=int(promise.reason),
         lease_ms=promise.lease_ttl_ns // NS_PER_MS,
+        ready=b"" if promise.ready == WHOLES else bytes(promise.ready),
     )
+
+
+def ready_of(ready: tuple[int, int, int]) -> pb.Ready:
+    return pb.Ready(ready=bytes(ready))
 
 
 def _lane(columns: LaneColumns) -> pb.LanePromise:

@@ -12,7 +12,7 @@ from kvd.core.effects import Outcome, Promise
 from kvd.daemon.inbox import PieceSink, Place
 from kvd.errors import KvdError
 from kvd.rpc.frames import FrameError
-from kvd.rpc.replies import promise_of, reply_of
+from kvd.rpc.replies import promise_of, ready_of, reply_of
 from kvd.rpc.session import Session
 from kvd.rpc.stream import MessageStream
 from kvd.rpc.wishes import WISHES, parse_message, wish_of
@@ -35,8 +35,10 @@ class Binder(Protocol):
 class _Request:
     """One unanswered request; for a fetch, also the sink of its pieces."""
 
-    def __init__(self, requests: "StreamRequests", stream: MessageStream, number: int) -> None:
-        self._requests, self._stream, self._number = requests, stream, number
+    def __init__(
+        self, requests: "StreamRequests", stream: MessageStream, kind: FrameKind, number: int
+    ) -> None:
+        self._requests, self._stream, self._kind, self._number = requests, stream, kind, number
         self.wish = 0
         self.credit_bytes = 0
         self.wake: Callable[[], None] = _nothing
@@ -44,11 +46,14 @@ class _Request:
     def answer(self, outcome: Outcome) -> None:
         kind = FrameKind.ERROR if isinstance(outcome, KvdError) else FrameKind.REPLY
         self._requests.forget(self._number)
-        self._stream.send(kind, self._number, reply_of(outcome).SerializeToString())
+        self._stream.send(kind, self._number, reply_of(self._kind, outcome).SerializeToString())
 
     def promise(self, promise: Promise) -> None:
         body = promise_of(promise).SerializeToString()
         self._stream.send(FrameKind.PROMISE, self._number, body)
+
+    def ready(self, ready: tuple[int, int, int]) -> None:
+        self._stream.send(FrameKind.READY, self._number, ready_of(ready).SerializeToString())
 
     def open_sink(self, wake: Callable[[], None]) -> PieceSink:
         self.wake = wake
@@ -119,7 +124,7 @@ class StreamRequests:
     def _ask(self, session: Session, kind: FrameKind, number: int, body: bytes) -> None:
         if number == 0 or number in self._requests:
             raise FrameError(number, f"request id {number} is in use; 0 is for notices")
-        request = self._requests[number] = _Request(self, self._stream, number)
+        request = self._requests[number] = _Request(self, self._stream, kind, number)
         try:
             message = parse_message(kind, body)
             request.wish = session.ask(request, lambda asker: wish_of(kind, message, asker))

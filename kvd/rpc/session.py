@@ -28,6 +28,8 @@ class Waiter(Protocol):
 
     def promise(self, promise: Promise) -> None: ...
 
+    def ready(self, ready: tuple[int, int, int]) -> None: ...
+
     def open_sink(self, wake: Callable[[], None]) -> PieceSink: ...
 
 
@@ -148,6 +150,11 @@ class Session:
         waiter = self._waiters.get(request)
         if waiter is not None:
             waiter.promise(promise)
+
+    def ready(self, request: int, ready: tuple[int, int, int]) -> None:
+        waiter = self._waiters.get(request)
+        if waiter is not None:
+            waiter.ready(ready)
 
     def open_sink(self, request: int, wake: Callable[[], None]) -> PieceSink:
         return self._waiters[request].open_sink(wake)

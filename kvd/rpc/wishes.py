@@ -12,11 +12,13 @@ from google.protobuf.message import DecodeError, Message
 from kvd.clock import NS_PER_MS
 from kvd.core.events import (
     AbortWanted,
+    ClearWanted,
     Delivery,
     Event,
     FetchWanted,
     KeyspaceWanted,
     LookupWanted,
+    PrefetchWanted,
     ReleaseWanted,
     RenewWanted,
     ReserveWanted,
@@ -189,10 +191,8 @@ def _keyspace(message: pb.RegisterKeyspaceRequest, asker: Asker) -> Event:
 
 def _reserve(message: pb.ReserveRequest, asker: Asker) -> Event:
     limits = asker.limits
-    if message.durability != pb.DURABILITY_MEMORY:
-        if message.durability != pb.DURABILITY_DISK:
-            raise invalid(f"durability is {message.durability}; allowed are 0 and 1")
-        raise KvdError(ErrorKind.UNAVAILABLE, "durability DISK: this daemon has no disk tier")
+    if message.durability not in (pb.DURABILITY_MEMORY, pb.DURABILITY_DISK):
+        raise invalid(f"durability is {message.durability}; allowed are 0 and 1")
     if len(message.parent) not in (0, DIGEST_BYTES):
         raise invalid(f"parent has {len(message.parent)} bytes; it is {DIGEST_BYTES}, or empty")
     return ReserveWanted(
@@ -203,6 +203,7 @@ def _reserve(message: pb.ReserveRequest, asker: Asker) -> Event:
         message.parent,
         _chain(message.chain, limits),
         _columns(message.sizes, "<u4", "sizes", limits),
+        message.durability == pb.DURABILITY_DISK,
     )
 
 
@@ -214,7 +215,7 @@ def _seal(message: pb.SealRequest, asker: Asker) -> Event:
         raise invalid(f"sizes are of {len(sizes)} chunks, roots of {len(roots)}")
     return SealWanted(
         asker.request, asker.session, message.reservation, message.first,
-        sizes, roots, message.profile, message.last,
+        sizes, roots, message.profile, message.last, _deadline_ns(message.deadline_ms, asker),
     )  # fmt: skip
 
 
@@ -231,6 +232,22 @@ def _lookup(message: pb.LookupRequest, asker: Asker) -> Event:
         _chain(message.chain, asker.limits),
         message.lease,
     )
+
+
+def _prefetch(message: pb.PrefetchRequest, asker: Asker) -> Event:
+    return PrefetchWanted(
+        asker.request,
+        asker.session,
+        message.keyspace,
+        _lanes(message.lanes, asker.limits),
+        _chain(message.chain, asker.limits),
+        message.class_count,
+    )
+
+
+def _clear(message: pb.ClearRequest, asker: Asker) -> Event:
+    deadline_ns = _deadline_ns(message.deadline_ms, asker)
+    return ClearWanted(asker.request, asker.session, message.keyspace, deadline_ns)
 
 
 def _fetch(message: pb.FetchRequest, asker: Asker) -> Event:
@@ -260,7 +277,9 @@ WISHES: dict[FrameKind, tuple[type[Message], Callable[..., Event]]] = {
     FrameKind.SEAL: (pb.SealRequest, _seal),
     FrameKind.ABORT: (pb.AbortRequest, _abort),
     FrameKind.LOOKUP: (pb.LookupRequest, _lookup),
+    FrameKind.PREFETCH: (pb.PrefetchRequest, _prefetch),
     FrameKind.FETCH: (pb.FetchRequest, _fetch),
     FrameKind.RELEASE: (pb.ReleaseRequest, _release),
     FrameKind.RENEW: (pb.RenewRequest, _renew),
+    FrameKind.CLEAR: (pb.ClearRequest, _clear),
 }

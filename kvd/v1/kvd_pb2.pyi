@@ -87,6 +87,8 @@ class ShortfallReason(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     SHORTFALL_REASON_NONE: _ClassVar[ShortfallReason]
     NOT_STORED: _ClassVar[ShortfallReason]
     CONDEMNED: _ClassVar[ShortfallReason]
+    NO_ROOM: _ClassVar[ShortfallReason]
+    READ_FAILED: _ClassVar[ShortfallReason]
 ROLE_UNSPECIFIED: Role
 ROLE_K: Role
 ROLE_V: Role
@@ -135,6 +137,8 @@ DELIVERY_BYTES: Delivery
 SHORTFALL_REASON_NONE: ShortfallReason
 NOT_STORED: ShortfallReason
 CONDEMNED: ShortfallReason
+NO_ROOM: ShortfallReason
+READ_FAILED: ShortfallReason
 
 class TensorShape(_message.Message):
     __slots__ = ("role", "heads", "width", "dtype")
@@ -257,26 +261,30 @@ class ReserveReply(_message.Message):
     def __init__(self, reservation: _Optional[int] = ..., generation: _Optional[int] = ..., states: _Optional[bytes] = ..., slabs: _Optional[bytes] = ..., offsets: _Optional[bytes] = ..., reason: _Optional[_Union[NotAdmittedReason, str]] = ...) -> None: ...
 
 class SealRequest(_message.Message):
-    __slots__ = ("reservation", "first", "sizes", "roots", "profile", "last")
+    __slots__ = ("reservation", "first", "sizes", "roots", "profile", "last", "deadline_ms")
     RESERVATION_FIELD_NUMBER: _ClassVar[int]
     FIRST_FIELD_NUMBER: _ClassVar[int]
     SIZES_FIELD_NUMBER: _ClassVar[int]
     ROOTS_FIELD_NUMBER: _ClassVar[int]
     PROFILE_FIELD_NUMBER: _ClassVar[int]
     LAST_FIELD_NUMBER: _ClassVar[int]
+    DEADLINE_MS_FIELD_NUMBER: _ClassVar[int]
     reservation: int
     first: int
     sizes: bytes
     roots: bytes
     profile: int
     last: bool
-    def __init__(self, reservation: _Optional[int] = ..., first: _Optional[int] = ..., sizes: _Optional[bytes] = ..., roots: _Optional[bytes] = ..., profile: _Optional[int] = ..., last: bool = ...) -> None: ...
+    deadline_ms: int
+    def __init__(self, reservation: _Optional[int] = ..., first: _Optional[int] = ..., sizes: _Optional[bytes] = ..., roots: _Optional[bytes] = ..., profile: _Optional[int] = ..., last: bool = ..., deadline_ms: _Optional[int] = ...) -> None: ...
 
 class SealReply(_message.Message):
-    __slots__ = ("states",)
+    __slots__ = ("states", "durable")
     STATES_FIELD_NUMBER: _ClassVar[int]
+    DURABLE_FIELD_NUMBER: _ClassVar[int]
     states: bytes
-    def __init__(self, states: _Optional[bytes] = ...) -> None: ...
+    durable: bool
+    def __init__(self, states: _Optional[bytes] = ..., durable: bool = ...) -> None: ...
 
 class AbortRequest(_message.Message):
     __slots__ = ("reservation",)
@@ -309,6 +317,40 @@ class LookupReply(_message.Message):
     counts: bytes
     lease: int
     def __init__(self, counts: _Optional[bytes] = ..., lease: _Optional[int] = ...) -> None: ...
+
+class PrefetchRequest(_message.Message):
+    __slots__ = ("keyspace", "lanes", "chain", "class_count")
+    KEYSPACE_FIELD_NUMBER: _ClassVar[int]
+    LANES_FIELD_NUMBER: _ClassVar[int]
+    CHAIN_FIELD_NUMBER: _ClassVar[int]
+    CLASS_COUNT_FIELD_NUMBER: _ClassVar[int]
+    keyspace: int
+    lanes: _containers.RepeatedCompositeFieldContainer[Lane]
+    chain: bytes
+    class_count: int
+    def __init__(self, keyspace: _Optional[int] = ..., lanes: _Optional[_Iterable[_Union[Lane, _Mapping]]] = ..., chain: _Optional[bytes] = ..., class_count: _Optional[int] = ...) -> None: ...
+
+class PrefetchReply(_message.Message):
+    __slots__ = ("counts",)
+    COUNTS_FIELD_NUMBER: _ClassVar[int]
+    counts: bytes
+    def __init__(self, counts: _Optional[bytes] = ...) -> None: ...
+
+class ClearRequest(_message.Message):
+    __slots__ = ("keyspace", "deadline_ms")
+    KEYSPACE_FIELD_NUMBER: _ClassVar[int]
+    DEADLINE_MS_FIELD_NUMBER: _ClassVar[int]
+    keyspace: int
+    deadline_ms: int
+    def __init__(self, keyspace: _Optional[int] = ..., deadline_ms: _Optional[int] = ...) -> None: ...
+
+class ClearReply(_message.Message):
+    __slots__ = ("chunks", "held")
+    CHUNKS_FIELD_NUMBER: _ClassVar[int]
+    HELD_FIELD_NUMBER: _ClassVar[int]
+    chunks: int
+    held: int
+    def __init__(self, chunks: _Optional[int] = ..., held: _Optional[int] = ...) -> None: ...
 
 class FetchRequest(_message.Message):
     __slots__ = ("keyspace", "lanes", "chain", "class_count", "layer_begin", "layer_end", "delivery", "rate_bits", "lease", "deadline_ms")
@@ -351,18 +393,26 @@ class LanePromise(_message.Message):
     def __init__(self, generations: _Optional[bytes] = ..., profiles: _Optional[bytes] = ..., slabs: _Optional[bytes] = ..., offsets: _Optional[bytes] = ..., sizes: _Optional[bytes] = ..., roots: _Optional[bytes] = ...) -> None: ...
 
 class Promise(_message.Message):
-    __slots__ = ("lease", "counts", "lanes", "reason", "lease_ms")
+    __slots__ = ("lease", "counts", "lanes", "reason", "lease_ms", "ready")
     LEASE_FIELD_NUMBER: _ClassVar[int]
     COUNTS_FIELD_NUMBER: _ClassVar[int]
     LANES_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
     LEASE_MS_FIELD_NUMBER: _ClassVar[int]
+    READY_FIELD_NUMBER: _ClassVar[int]
     lease: int
     counts: bytes
     lanes: _containers.RepeatedCompositeFieldContainer[LanePromise]
     reason: ShortfallReason
     lease_ms: int
-    def __init__(self, lease: _Optional[int] = ..., counts: _Optional[bytes] = ..., lanes: _Optional[_Iterable[_Union[LanePromise, _Mapping]]] = ..., reason: _Optional[_Union[ShortfallReason, str]] = ..., lease_ms: _Optional[int] = ...) -> None: ...
+    ready: bytes
+    def __init__(self, lease: _Optional[int] = ..., counts: _Optional[bytes] = ..., lanes: _Optional[_Iterable[_Union[LanePromise, _Mapping]]] = ..., reason: _Optional[_Union[ShortfallReason, str]] = ..., lease_ms: _Optional[int] = ..., ready: _Optional[bytes] = ...) -> None: ...
+
+class Ready(_message.Message):
+    __slots__ = ("ready",)
+    READY_FIELD_NUMBER: _ClassVar[int]
+    ready: bytes
+    def __init__(self, ready: _Optional[bytes] = ...) -> None: ...
 
 class Piece(_message.Message):
     __slots__ = ("plane_class", "lane", "chunk", "offset", "data")
@@ -379,20 +429,26 @@ class Piece(_message.Message):
     def __init__(self, plane_class: _Optional[int] = ..., lane: _Optional[int] = ..., chunk: _Optional[int] = ..., offset: _Optional[int] = ..., data: _Optional[bytes] = ...) -> None: ...
 
 class FetchDone(_message.Message):
-    __slots__ = ("delivered_bytes",)
+    __slots__ = ("delivered_bytes", "counts", "reason")
     DELIVERED_BYTES_FIELD_NUMBER: _ClassVar[int]
+    COUNTS_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
     delivered_bytes: int
-    def __init__(self, delivered_bytes: _Optional[int] = ...) -> None: ...
+    counts: bytes
+    reason: ShortfallReason
+    def __init__(self, delivered_bytes: _Optional[int] = ..., counts: _Optional[bytes] = ..., reason: _Optional[_Union[ShortfallReason, str]] = ...) -> None: ...
 
 class FetchReply(_message.Message):
-    __slots__ = ("promise", "piece", "done")
+    __slots__ = ("promise", "piece", "done", "ready")
     PROMISE_FIELD_NUMBER: _ClassVar[int]
     PIECE_FIELD_NUMBER: _ClassVar[int]
     DONE_FIELD_NUMBER: _ClassVar[int]
+    READY_FIELD_NUMBER: _ClassVar[int]
     promise: Promise
     piece: Piece
     done: FetchDone
-    def __init__(self, promise: _Optional[_Union[Promise, _Mapping]] = ..., piece: _Optional[_Union[Piece, _Mapping]] = ..., done: _Optional[_Union[FetchDone, _Mapping]] = ...) -> None: ...
+    ready: Ready
+    def __init__(self, promise: _Optional[_Union[Promise, _Mapping]] = ..., piece: _Optional[_Union[Piece, _Mapping]] = ..., done: _Optional[_Union[FetchDone, _Mapping]] = ..., ready: _Optional[_Union[Ready, _Mapping]] = ...) -> None: ...
 
 class ReleaseRequest(_message.Message):
     __slots__ = ("lease", "corrupt")

@@ -59,10 +59,20 @@ class KvdStub(object):
                 request_serializer=kvd_dot_v1_dot_kvd__pb2.LookupRequest.SerializeToString,
                 response_deserializer=kvd_dot_v1_dot_kvd__pb2.LookupReply.FromString,
                 _registered_method=True)
+        self.Prefetch = channel.unary_unary(
+                '/kvd.v1.Kvd/Prefetch',
+                request_serializer=kvd_dot_v1_dot_kvd__pb2.PrefetchRequest.SerializeToString,
+                response_deserializer=kvd_dot_v1_dot_kvd__pb2.PrefetchReply.FromString,
+                _registered_method=True)
         self.Fetch = channel.unary_stream(
                 '/kvd.v1.Kvd/Fetch',
                 request_serializer=kvd_dot_v1_dot_kvd__pb2.FetchRequest.SerializeToString,
                 response_deserializer=kvd_dot_v1_dot_kvd__pb2.FetchReply.FromString,
+                _registered_method=True)
+        self.Clear = channel.unary_unary(
+                '/kvd.v1.Kvd/Clear',
+                request_serializer=kvd_dot_v1_dot_kvd__pb2.ClearRequest.SerializeToString,
+                response_deserializer=kvd_dot_v1_dot_kvd__pb2.ClearReply.FromString,
                 _registered_method=True)
         self.Release = channel.unary_unary(
                 '/kvd.v1.Kvd/Release',
@@ -109,7 +119,19 @@ class KvdServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Prefetch(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def Fetch(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Clear(self, request, context):
         """Missing associated documentation comment in .proto file."""
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -155,10 +177,20 @@ def add_KvdServicer_to_server(servicer, server):
                     request_deserializer=kvd_dot_v1_dot_kvd__pb2.LookupRequest.FromString,
                     response_serializer=kvd_dot_v1_dot_kvd__pb2.LookupReply.SerializeToString,
             ),
+            'Prefetch': grpc.unary_unary_rpc_method_handler(
+                    servicer.Prefetch,
+                    request_deserializer=kvd_dot_v1_dot_kvd__pb2.PrefetchRequest.FromString,
+                    response_serializer=kvd_dot_v1_dot_kvd__pb2.PrefetchReply.SerializeToString,
+            ),
             'Fetch': grpc.unary_stream_rpc_method_handler(
                     servicer.Fetch,
                     request_deserializer=kvd_dot_v1_dot_kvd__pb2.FetchRequest.FromString,
                     response_serializer=kvd_dot_v1_dot_kvd__pb2.FetchReply.SerializeToString,
+            ),
+            'Clear': grpc.unary_unary_rpc_method_handler(
+                    servicer.Clear,
+                    request_deserializer=kvd_dot_v1_dot_kvd__pb2.ClearRequest.FromString,
+                    response_serializer=kvd_dot_v1_dot_kvd__pb2.ClearReply.SerializeToString,
             ),
             'Release': grpc.unary_unary_rpc_method_handler(
                     servicer.Release,
@@ -317,6 +349,33 @@ class Kvd(object):
             _registered_method=True)
 
     @staticmethod
+    def Prefetch(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/kvd.v1.Kvd/Prefetch',
+            kvd_dot_v1_dot_kvd__pb2.PrefetchRequest.SerializeToString,
+            kvd_dot_v1_dot_kvd__pb2.PrefetchReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
     def Fetch(request,
             target,
             options=(),
@@ -333,6 +392,33 @@ class Kvd(object):
             '/kvd.v1.Kvd/Fetch',
             kvd_dot_v1_dot_kvd__pb2.FetchRequest.SerializeToString,
             kvd_dot_v1_dot_kvd__pb2.FetchReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Clear(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/kvd.v1.Kvd/Clear',
+            kvd_dot_v1_dot_kvd__pb2.ClearRequest.SerializeToString,
+            kvd_dot_v1_dot_kvd__pb2.ClearReply.FromString,
             options,
             channel_credentials,
             insecure,

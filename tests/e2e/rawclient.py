@@ -30,6 +30,8 @@ REPLIES = {
     FrameKind.FETCH: pb.FetchDone,
     FrameKind.RELEASE: pb.ReleaseReply,
     FrameKind.RENEW: pb.RenewReply,
+    FrameKind.PREFETCH: pb.PrefetchReply,
+    FrameKind.CLEAR: pb.ClearReply,
 }
 
 

@@ -249,7 +249,10 @@ def test_errors_keep_their_kind_and_words(client, stub, stored):
     assert by_grpc.details() == by_socket.value.message
     lost = refusal(lambda: stub.Release(pb.ReleaseRequest(lease=999_999), **credentials))
     assert lost.code() == grpc.StatusCode.ABORTED
-    disk = pb.ReserveRequest(keyspace=stored.keyspace, durability=pb.DURABILITY_DISK)
+    disk = pb.ReserveRequest(
+        keyspace=stored.keyspace, chain=bytes(32), sizes=np.full(3, 4096, "<u4").tobytes(),
+        durability=pb.DURABILITY_DISK,
+    )  # fmt: skip
     assert refusal(lambda: stub.Reserve(disk, **credentials)).code() == (
         grpc.StatusCode.UNAVAILABLE
     )

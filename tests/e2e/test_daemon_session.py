@@ -290,7 +290,10 @@ def test_columns_of_odd_lengths_are_refused(client):
         client.call(FrameKind.SEAL, pb.SealRequest(sizes=bytes(12), roots=bytes(48)))
     with pytest.raises(Refused, match="corrupt has 3 bytes"):
         client.call(FrameKind.RELEASE, pb.ReleaseRequest(corrupt=b"123"))
-    disk = pb.ReserveRequest(keyspace=keyspace, chain=chain_of(1), durability=pb.DURABILITY_DISK)
+    disk = pb.ReserveRequest(
+        keyspace=keyspace, chain=chain_of(1), sizes=np.full(3, 4096, "<u4").tobytes(),
+        durability=pb.DURABILITY_DISK,
+    )  # fmt: skip
     with pytest.raises(Refused) as refused:
         client.call(FrameKind.RESERVE, disk)
     assert refused.value.kind == pb.UNAVAILABLE

@@ -12,7 +12,7 @@ from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
 
 from kvd.clock import NS_PER_MS
-from kvd.core.effects import Answer, CreateSlab, Deliver, Found, Reserved
+from kvd.core.effects import Answer, CreateSlab, Deliver, Found, Reserved, Tell, TellReady
 from kvd.core.events import (
     DeliveryEnded,
     SessionEnded,
@@ -27,7 +27,7 @@ from kvd.core.state import CoreConfig, new_state
 from kvd.core.step import step
 from kvd.errors import ErrorKind, KvdError
 from kvd.limits import MIB, Limits, squeeze
-from kvd.rpc.replies import promise_of, reply_of
+from kvd.rpc.replies import promise_of, ready_of, reply_of
 from kvd.rpc.wishes import WISHES, Asker, parse_message, wish_of
 from kvd.v1 import kvd_pb2 as pb
 from kvd.wire import FrameKind
@@ -47,6 +47,7 @@ class Hostile:
         self.state = new_state(CoreConfig(3 * MIB, self.limits), seed + 1)
         self.now_ns = 0
         self.request = 0
+        self.kinds: dict[int, FrameKind] = {}
         self.take_later: SlabTouched | None = None
         self.delivering: list[int] = []
         self.granted: Counter[str] = Counter()
@@ -64,8 +65,8 @@ class Hostile:
                     self.take_later = SlabTouched(slab)
                 case Deliver(request):
                     self.delivering.append(request)
-                case Answer(_, _, outcome):
-                    reply_of(outcome).SerializeToString()
+                case Answer(request, _, outcome):
+                    reply_of(self.kinds[request], outcome).SerializeToString()
                     kind = outcome.kind if isinstance(outcome, KvdError) else None
                     self.answers.append(kind)
                     self.granted[type(outcome).__name__] += 1
@@ -73,8 +74,10 @@ class Hostile:
                         self.numbers[Reserved] = outcome.reservation
                     if isinstance(outcome, Found) and outcome.lease:
                         self.numbers[Found] = outcome.lease
-                case _ if hasattr(effect, "promise"):
-                    promise_of(effect.promise).SerializeToString()
+                case Tell(_, _, promise):
+                    promise_of(promise).SerializeToString()
+                case TellReady(_, _, ready):
+                    ready_of(ready).SerializeToString()
         later, self.take_later = self.take_later, None
         if later is not None:
             self.take(later)
@@ -82,6 +85,7 @@ class Hostile:
     def say(self, kind: FrameKind, message: Message) -> None:
         """Send a message as rpc would: over its bytes, refused or posted."""
         self.request += 1
+        self.kinds[self.request] = kind
         asker = Asker(self.request, self.open, self.now_ns, self.limits)
         try:
             wish = wish_of(kind, parse_message(kind, message.SerializeToString()), asker)
@@ -119,6 +123,12 @@ class Hostile:
                 return pb.LookupRequest(
                     keyspace=1, lanes=[lane], chain=chain, lease=rng.random() < 0.5
                 )
+            case FrameKind.PREFETCH:
+                return pb.PrefetchRequest(
+                    keyspace=1, lanes=[lane], chain=chain, class_count=rng.choice([1, 2, 3])
+                )
+            case FrameKind.CLEAR:
+                return pb.ClearRequest(keyspace=rng.choice([1, 2]))
             case FrameKind.FETCH:
                 return pb.FetchRequest(
                     keyspace=1, lanes=[lane], chain=chain, class_count=rng.choice([1, 2, 3]),

@@ -1,20 +1,22 @@
 """Messages and the core's words: nothing is lost, renamed or renumbered between them."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from kvd.clock import NS_PER_MS
 from kvd.core import effects
-from kvd.core.events import Delivery, FetchWanted
+from kvd.core.events import ClearWanted, Delivery, FetchWanted, PrefetchWanted
 from kvd.errors import ErrorKind, KvdError
 from kvd.limits import Limits
 from kvd.rpc.grpc_call import STATUS
-from kvd.rpc.replies import promise_of, reply_of
+from kvd.rpc.replies import promise_of, ready_of, reply_of
 from kvd.rpc.wishes import WISHES, Asker, wish_of
 from kvd.shape import HitRule
-from kvd.types import Dtype, Role, ShardScheme
+from kvd.types import Dtype, Lane, Role, ShardScheme
 from kvd.v1 import kvd_pb2 as pb
-from kvd.wire import FrameKind
+from kvd.wire import WHOLE, FrameKind
 
 LIMITS = Limits()
 ASKER = Asker(request=1, session=2, now_ns=1000, limits=LIMITS)
@@ -31,6 +33,7 @@ ASKER = Asker(request=1, session=2, now_ns=1000, limits=LIMITS)
         (Delivery, pb.Delivery, "DELIVERY_"),
         (effects.ReserveState, pb.ReserveState, ""),
         (effects.SealState, pb.SealState, ""),
+        (effects.Shortfall, pb.ShortfallReason, "SHORTFALL_REASON_"),
     ],
     ids=lambda value: getattr(value, "__name__", ""),
 )
@@ -50,6 +53,25 @@ def test_every_request_frame_is_a_wish_or_the_streams_own():
     assert set(WISHES) | own == {kind for kind in FrameKind if kind < 64}
 
 
+def test_core_and_clients_say_whole_alike():
+    assert effects.WHOLE == WHOLE
+
+
+@pytest.mark.parametrize(
+    ("durability", "durable"), [(pb.DURABILITY_MEMORY, False), (pb.DURABILITY_DISK, True)]
+)
+def test_durability_is_the_cores_to_grant(durability, durable):
+    request = pb.ReserveRequest(chain=bytes(32), sizes=bytes(12), durability=durability)
+    assert wish_of(FrameKind.RESERVE, request, ASKER).durable is durable
+
+
+def test_a_durability_of_nobody_is_refused():
+    request = pb.ReserveRequest(chain=bytes(32), sizes=bytes(12), durability=2)
+    with pytest.raises(KvdError, match="durability is 2") as refused:
+        wish_of(FrameKind.RESERVE, request, ASKER)
+    assert refused.value.kind == ErrorKind.INVALID
+
+
 @pytest.mark.parametrize(
     ("deadline_ms", "expected_ns"),
     [
@@ -64,6 +86,25 @@ def test_deadlines_are_absolute_and_bounded(deadline_ms, expected_ns):
     )
     wish = wish_of(FrameKind.FETCH, request, ASKER)
     assert isinstance(wish, FetchWanted) and wish.deadline_ns == 1000 + expected_ns
+
+
+@pytest.mark.parametrize(
+    ("deadline_ms", "expected_ns"), [(0, LIMITS.deadline_ns), (5, 5 * NS_PER_MS)]
+)
+def test_a_seal_and_a_clear_have_deadlines_too(deadline_ms, expected_ns):
+    seal = wish_of(FrameKind.SEAL, pb.SealRequest(deadline_ms=deadline_ms), ASKER)
+    assert seal.deadline_ns == 1000 + expected_ns
+    clear = wish_of(FrameKind.CLEAR, pb.ClearRequest(keyspace=3, deadline_ms=deadline_ms), ASKER)
+    assert clear == ClearWanted(1, 2, 3, 1000 + expected_ns)
+
+
+def test_a_prefetch_asks_as_a_fetch_does():
+    request = pb.PrefetchRequest(keyspace=3, lanes=[pb.Lane()], chain=bytes(64), class_count=2)
+    wish = wish_of(FrameKind.PREFETCH, request, ASKER)
+    assert wish == PrefetchWanted(1, 2, 3, (Lane(),), bytes(64), 2)
+    request.chain = b"x"
+    with pytest.raises(KvdError, match="chain"):
+        wish_of(FrameKind.PREFETCH, request, ASKER)
 
 
 def test_a_seals_columns_are_chunk_major():
@@ -98,14 +139,27 @@ def test_a_promises_columns_are_class_major():
         assert values.tolist() == [0, 1, 2, 10, 11, 20]
 
 
+def test_what_is_ready_is_said_only_where_not_all_is():
+    promise = effects.Promise(5, (0, 0, 0), (), effects.Shortfall.NONE, 1)
+    assert promise_of(promise).ready == b""
+    assert promise_of(replace(promise, ready=(WHOLE, 7, 0))).ready == b"\xff\x07\x00"
+    assert ready_of((WHOLE, WHOLE, WHOLE)).ready == b"\xff\xff\xff"
+
+
 @pytest.mark.parametrize(
     ("outcome", "message"),
     [
         (effects.KeyspaceGranted(3, b"d"), pb.RegisterKeyspaceReply(keyspace=3, digest=b"d")),
         (effects.Sealed(np.array([1, 2], np.uint8)), pb.SealReply(states=b"\x01\x02")),
+        (effects.Sealed(np.array([2]), durable=True), pb.SealReply(states=b"\x02", durable=True)),
         (effects.Aborted(), pb.AbortReply()),
         (effects.Found((1, 0, 0), 7), pb.LookupReply(counts=b"\1\0\0\0" + bytes(8), lease=7)),
         (effects.FetchDone(8), pb.FetchDone(delivered_bytes=8)),
+        (
+            effects.FetchDone(0, (1, 0, 0), effects.Shortfall.READ_FAILED),
+            pb.FetchDone(counts=b"\1\0\0\0" + bytes(8), reason=pb.READ_FAILED),
+        ),
+        (effects.Cleared(9, 2), pb.ClearReply(chunks=9, held=2)),
         (effects.Released(), pb.ReleaseReply()),
         (effects.Renewed(5 * NS_PER_MS), pb.RenewReply(lease_ms=5)),
         (
@@ -116,4 +170,9 @@ def test_a_promises_columns_are_class_major():
     ids=lambda value: type(value).__name__,
 )
 def test_outcomes_become_their_messages(outcome, message):
-    assert reply_of(outcome) == message
+    assert reply_of(FrameKind.LOOKUP, outcome) == message
+
+
+def test_what_is_found_is_said_in_the_words_of_the_question():
+    found = reply_of(FrameKind.PREFETCH, effects.Found((1, 0, 0), 0))
+    assert found == pb.PrefetchReply(counts=b"\1\0\0\0" + bytes(8))
