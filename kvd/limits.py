@@ -58,6 +58,33 @@ class Limits:
     space_ns: int = 2 * NS_PER_S  # Between two looks at the free space of the data directories.
 
 
+@dataclass(frozen=True, slots=True)
+class DiskBounds:
+    """Of each data directory (I9). What is beyond a bound is answered CANCELLED at once."""
+
+    read_threads: int = 4
+    hung_threads_max: int = 16  # Beyond these, reads wait for one to come back, or their deadline.
+    read_queue_bytes_max: int = 1024 * MIB
+    read_queue_items_max: int = 65_536
+    write_queue_bytes_max: int = 256 * MIB
+    write_queue_items_max: int = 16_384
+    open_segments_max: int = 512  # Descriptors kept.
+    job_bytes: int = 2 * MIB  # Of reads by one thread before it reports.
+    close_ns_max: int = NS_PER_S  # How long `close` waits for threads.
+
+
+@dataclass(frozen=True, slots=True)
+class CatalogBounds:
+    """Of what waits to be committed (I9); beyond them the answer is CANCELLED at once."""
+
+    batches_max: int = 1024
+    items_max: int = 1 << 20
+    group_items_max: int = 1 << 16  # Of one transaction of several batches.
+    map_bytes_min: int = 1 * MIB
+    reader_check_s: float = 60.0
+    close_s: float = 1.0
+
+
 def read_piece_bytes(strip_bytes: int) -> int:
     """Return the size of the pieces a strip of whole pages is read in; the last may be shorter."""
     least = -(-strip_bytes // READ_PIECES_MAX)

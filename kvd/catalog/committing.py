@@ -7,7 +7,7 @@ from pathlib import Path
 
 import lmdb
 
-from kvd.catalog.contract import DATA_NAME, CatalogBounds, Changes, Committed, Report
+from kvd.catalog.contract import DATA_NAME, Changes, Committed, Report
 from kvd.catalog.environment import (
     FULL,
     Environment,
@@ -20,6 +20,7 @@ from kvd.catalog.environment import (
 from kvd.catalog.looking import Look
 from kvd.clock import NS_PER_S, Clock
 from kvd.errors import Fault, FaultKind
+from kvd.limits import CatalogBounds
 
 _FAILURES = (lmdb.Error, OSError, NoSpace, MetaDamaged)
 _Batch = tuple[int, Changes]

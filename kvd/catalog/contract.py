@@ -108,18 +108,6 @@ class Contents:
     purge: Changes
 
 
-@dataclass(frozen=True, slots=True)
-class CatalogBounds:
-    """Of what waits to be committed (I9); beyond them the answer is CANCELLED at once."""
-
-    batches_max: int = 1024
-    items_max: int = 1 << 20
-    group_items_max: int = 1 << 16  # Of one transaction of several batches.
-    map_bytes_min: int = 1 * MIB
-    reader_check_s: float = 60.0
-    close_s: float = 1.0
-
-
 class Catalog(Protocol):
     def commit(self, batch: int, changes: Changes) -> None:
         """Make changes durable, with what else waits; answered by Committed, in the order given.

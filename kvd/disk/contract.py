@@ -10,9 +10,8 @@ from typing import Protocol
 
 import numpy as np
 
-from kvd.clock import NS_PER_S
 from kvd.errors import Fault
-from kvd.limits import CHUNK_KEY_BYTES, MIB, PAGE_BYTES
+from kvd.limits import CHUNK_KEY_BYTES, PAGE_BYTES
 from kvd.types import Lane, PlaneClass
 
 
@@ -155,21 +154,6 @@ class Space:
     device: int
     free_bytes: int
     allocated_bytes: int
-
-
-@dataclass(frozen=True, slots=True)
-class DiskBounds:
-    """Of each data directory (I9). What is beyond a bound is answered CANCELLED at once."""
-
-    read_threads: int = 4
-    hung_threads_max: int = 16  # Beyond these, reads wait for one to come back, or their deadline.
-    read_queue_bytes_max: int = 1024 * MIB
-    read_queue_items_max: int = 65_536
-    write_queue_bytes_max: int = 256 * MIB
-    write_queue_items_max: int = 16_384
-    open_segments_max: int = 512  # Descriptors kept.
-    job_bytes: int = 2 * MIB  # Of reads by one thread before it reports.
-    close_ns_max: int = NS_PER_S  # How long `close` waits for threads.
 
 
 class Segments(Protocol):

@@ -9,10 +9,11 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from kvd.clock import Clock
-from kvd.disk.contract import DiskBounds, Report
+from kvd.disk.contract import Report
 from kvd.disk.directories import DataDirectory
 from kvd.disk.files import OsFiles, Spans
 from kvd.disk.posix import PosixDisk
+from kvd.limits import DiskBounds
 
 _DRIVER_NAME = "libcuda.so.1"
 _DEVICE_ORDINAL = 9  # CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL.

@@ -9,16 +9,7 @@ import numpy as np
 
 from kvd.clock import NS_PER_S, Clock
 from kvd.disk.carrier import Carrier, HostCarrier
-from kvd.disk.contract import (
-    DiskBounds,
-    Names,
-    Places,
-    Report,
-    SegmentPlace,
-    Space,
-    StripsRead,
-    StripsWritten,
-)
+from kvd.disk.contract import Names, Places, Report, SegmentPlace, Space, StripsRead, StripsWritten
 from kvd.disk.directories import DataDirectory
 from kvd.disk.files import Files, OsFiles
 from kvd.disk.pieces import Roots, Verdicts
@@ -29,6 +20,7 @@ from kvd.disk.write_batch import Means, WriteBatch
 from kvd.disk.writing import Writer
 from kvd.errors import Fault, FaultKind
 from kvd.format.segment import SEGMENT_MAX
+from kvd.limits import DiskBounds
 
 BLOCK_BYTES = 512  # The unit of st_blocks, whatever the file system's is.
 

@@ -13,12 +13,13 @@ import numpy as np
 
 from kvd.clock import NS_PER_S, Clock
 from kvd.disk.carrier import Carrier
-from kvd.disk.contract import DiskBounds, ReadReleased, Report, StripsRead
+from kvd.disk.contract import ReadReleased, Report, StripsRead
 from kvd.disk.deadlines import Deadlines
 from kvd.disk.pieces import Verdicts
 from kvd.disk.read_jobs import Job, JobState, ReadBatch, cut, read_job
 from kvd.disk.segments import SegmentFiles
 from kvd.errors import Fault, FaultKind
+from kvd.limits import DiskBounds
 
 
 @dataclass(slots=True, eq=False)

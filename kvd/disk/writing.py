@@ -12,20 +12,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from kvd.disk.canary import try_canary
-from kvd.disk.contract import (
-    DiskBounds,
-    DiskReport,
-    Probed,
-    Report,
-    SegmentDone,
-    SegmentPlace,
-    StripsWritten,
-)
+from kvd.disk.contract import DiskReport, Probed, Report, SegmentDone, SegmentPlace, StripsWritten
 from kvd.disk.directories import DataDirectory
 from kvd.disk.heads import drop_segment, make_segment, recycle_segment
 from kvd.disk.pieces import Verdicts
 from kvd.disk.write_batch import Means, WriteBatch, write_batch
 from kvd.errors import Fault, FaultKind
+from kvd.limits import DiskBounds
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,14 +5,14 @@ import threading
 import numpy as np
 
 from kvd.catalog.committing import open_catalog
-from kvd.catalog.contract import CatalogBounds, Changes
+from kvd.catalog.contract import Changes
 from kvd.clock import MonotonicClock
 from kvd.errors import Fault
 from kvd.format.keyspaces import pack_keyspace
 from kvd.format.records import empty_segments, seal_segments
 from kvd.format.rows import empty_rows, put_lane, seal_rows
 from kvd.identity import Keyspace
-from kvd.limits import MIB
+from kvd.limits import MIB, CatalogBounds
 from kvd.shape import BlockShape
 from kvd.types import Dtype, Lane
 

@@ -13,14 +13,14 @@ import numpy as np
 import pytest
 
 from kvd.catalog.committing import open_catalog
-from kvd.catalog.contract import CatalogBounds, Changes, Table, map_bytes_of
+from kvd.catalog.contract import Changes, Table, map_bytes_of
 from kvd.catalog.environment import Environment, make_environment
 from kvd.catalog.loading import load_catalog
 from kvd.clock import MonotonicClock
 from kvd.errors import FaultKind
 from kvd.format.records import Meta
 from kvd.format.rows import keys_of
-from kvd.limits import MIB
+from kvd.limits import MIB, CatalogBounds
 from tests.unit.catalog_scene import (
     DATA,
     DEADLINE_S,

@@ -10,21 +10,13 @@ import numpy as np
 import pytest
 
 from kvd.arena.memfd import open_memory
-from kvd.disk.contract import DiskBounds, SegmentDone, SegmentPlace, StripsRead, StripsWritten
+from kvd.disk.contract import SegmentDone, SegmentPlace, StripsRead, StripsWritten
 from kvd.errors import FaultKind
-from kvd.limits import PAGE_BYTES
+from kvd.limits import PAGE_BYTES, DiskBounds
 from kvd.testing.disk_conformance import GOOD, SEGMENT_BYTES, Bench
 from kvd.testing.disk_strips import At, make_strip, names_of, places_of
 from kvd.types import PlaneClass
-from tests.unit.disk_double import (
-    DEADLINE_S,
-    DiskRig,
-    Elsewhere,
-    Short,
-    at,
-    failure,
-    nothing,
-)
+from tests.unit.disk_double import DEADLINE_S, DiskRig, Elsewhere, Short, at, failure, nothing
 
 STRIPS = [make_strip(number) for number in range(4)]
 PLACES = [At(1 + 2 * index) for index in range(4)]

@@ -4,9 +4,9 @@ import threading
 
 import pytest
 
-from kvd.disk.contract import DiskBounds, ReadReleased, SegmentPlace, StripsRead, StripsWritten
+from kvd.disk.contract import ReadReleased, SegmentPlace, StripsRead, StripsWritten
 from kvd.errors import FaultKind
-from kvd.limits import PAGE_BYTES
+from kvd.limits import PAGE_BYTES, DiskBounds
 from kvd.testing.disk_conformance import GOOD, Bench
 from kvd.testing.disk_strips import At, make_strip, names_of, places_of
 from kvd.types import PlaneClass

@@ -5,9 +5,8 @@ import random
 
 import pytest
 
-from kvd.disk.contract import DiskBounds
 from kvd.errors import FaultKind
-from kvd.limits import PAGE_BYTES
+from kvd.limits import PAGE_BYTES, DiskBounds
 from kvd.testing.disk_conformance import GOOD, Bench
 from kvd.testing.disk_strips import At, make_strip, names_of
 from tests.unit.disk_double import DiskRig, Elsewhere, Short, failure

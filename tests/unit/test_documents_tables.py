@@ -1,6 +1,7 @@
 """Tables in the documents say what the code says."""
 
 import re
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -8,7 +9,7 @@ import pytest
 from kvd.core import transitions
 from kvd.core.invariants import check
 from kvd.errors import ErrorKind
-from kvd.limits import GIB, MIB, Limits
+from kvd.limits import GIB, MIB, CatalogBounds, DiskBounds, Limits
 from kvd.rpc.grpc_call import STATUS
 from kvd.wire import FRAME_HEAD, PIECE_HEAD, FrameKind
 
@@ -56,12 +57,13 @@ def _value(text: str) -> int:
     return int(float(number) * {"": 1, "MiB": MIB, "GiB": GIB, "s": 1_000_000_000}[unit])
 
 
-def test_limits() -> None:
-    table = rows(PROTOCOL, "| limit | value |")
-    limits = Limits()
-    assert {name: _value(value) for name, value in table} == {
-        name: getattr(limits, name) for name in Limits.__slots__
-    }
+@pytest.mark.parametrize(
+    ("header", "bounds"),
+    [("limit", Limits()), ("bound of disk", DiskBounds()), ("bound of catalog", CatalogBounds())],
+)
+def test_limits(header, bounds) -> None:
+    table = rows(PROTOCOL, f"| {header} | value |")
+    assert {name: _value(value) for name, value in table} == asdict(bounds)
 
 
 @pytest.mark.parametrize("name", ["Slab", "Strip", "Lease", "Session"])
