@@ -14,6 +14,18 @@ from kvd.types import CLASS_COUNT, Lane, PlaneClass
 SECTOR_BYTES = 1024
 SECTORS_PER_PAGE = PAGE_BYTES // SECTOR_BYTES
 POISON = np.uint64(0xEEEE_EEEE_EEEE_EEEE)
+FLIP = np.uint64(1 << 63)  # In a word that a disk gave back wrong, and that a checksum shows.
+
+
+def first_wrong(found: np.ndarray, expected: np.ndarray) -> int | None:
+    """Return the first word that another writer wrote, or None; a flipped one is its own."""
+    wrong = np.flatnonzero((found | FLIP) != (expected | FLIP))
+    return int(found[wrong[0]]) if len(wrong) else None
+
+
+def is_flipped(found: np.ndarray) -> bool:
+    """Return whether a checksum would show it, in words that are otherwise right."""
+    return bool((found & FLIP).any())
 
 
 @dataclass(slots=True)
@@ -49,6 +61,10 @@ class Memory:
         self._by_place: dict[tuple[int, bytes], Fill] = {}
         self.tenants: dict[int, set[str]] = {}  # Who was given which slab.
 
+    def restart(self) -> None:
+        """Lose all slabs; who wrote what is still known."""
+        self.slabs, self.tenants = {}, {}
+
     def create(self, slab: int, size: int) -> None:
         assert slab not in self.slabs, "slab numbers are not used again"
         self.slabs[slab] = np.full(size // SECTOR_BYTES, POISON)
@@ -68,8 +84,8 @@ class Memory:
     def origin(self, word: int) -> str:
         """Say in words who wrote a sector."""
         number = word >> 24
-        if word == int(POISON) or not 0 < number <= len(self.fills):
-            return "never written memory"
+        if not 0 < number <= len(self.fills):
+            return f"never written memory ({word:x})"
         fill = self.fills[number - 1]
         plane_class = PlaneClass(word >> 20 & 0xF)
         return (
@@ -97,12 +113,18 @@ class Strip:
         at = self.offset // SECTOR_BYTES
         self.mapping[at + begin : at + end] = self.fill.words(self.plane_class, begin, end)
 
-    def wrong_word(self) -> int | None:
-        """Return the first word that is not what the strip's fill wrote, or None."""
+    def wrong_word(self, sectors: int | None = None) -> int | None:
+        """Return the first of its leading words that its fill did not write, or None."""
+        end = self.sectors if sectors is None else sectors
+        return first_wrong(self._found(end), self.fill.words(self.plane_class, 0, end))
+
+    def is_flipped(self, sectors: int) -> bool:
+        """Return whether a reader of the leading words would see that some are damaged."""
+        return is_flipped(self._found(sectors))
+
+    def _found(self, sectors: int) -> np.ndarray:
         at = self.offset // SECTOR_BYTES
-        found = self.mapping[at : at + self.sectors]
-        wrong = np.flatnonzero(found != self.fill.words(self.plane_class, 0, self.sectors))
-        return int(found[wrong[0]]) if len(wrong) else None
+        return self.mapping[at : at + sectors]
 
 
 assert CLASS_COUNT <= 16  # Four bits of a word name the class.
