@@ -1,14 +1,17 @@
-"""Making room: the least valuable strips go first, in drop order, leaves before their parents.
+"""Making room in dram: the least valuable strips go first.
 
-Leaf first keeps presence monotone along a chain (I6); a pinned strip is never taken (I4).
+What is in dram only goes in drop order, leaves before their parents, which keeps presence monotone
+along a chain (I6); a copy of what is on disk goes in any order. What is held is never taken (I4).
 """
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
+from kvd.core.drops import drop_class, free_copy
 from kvd.core.effects import Effect, NotAdmitted
-from kvd.core.index import NO_ROW
+from kvd.core.index import Saving
 from kvd.core.slabs import (
     below_share,
     growing,
@@ -21,50 +24,52 @@ from kvd.core.slabs import (
 from kvd.core.state import Session, Slab, State, move_bytes
 from kvd.core.transitions import StripState
 from kvd.policy.value import log_density
-from kvd.types import CLASS_COUNT, Extent, PlaneClass
+from kvd.types import CLASS_COUNT, Extent
 
 SAMPLE_ROWS = 64  # The best of 64 is in the worst 5 % with a chance of 96 %.
 # Rounds of eviction that one wish may cause for each strip it wants, and victims of one round:
 # they bound the time of one step.
 EVICTIONS_PER_STRIP = 2
 VICTIMS_MAX = 16
+# How much less a copy is worth than what would be lost: reading it again costs far less than
+# computing it. Arbitrary until measured; log2.
+RELOAD_BITS = 4.0
 ALIKE_BITS = 1.0  # So near to the least valuable one must a victim of the same round be.
 
 
-def drop_class(state: State, row: int, plane_class: int) -> int:
-    """Free the row's least significant strip and return the slab it lay in."""
+class _Victims(NamedTuple):
+    """Strips that may go from dram: `rows`, `classes` i64, `copy` bool: on disk as well."""
+
+    rows: np.ndarray
+    classes: np.ndarray
+    copy: np.ndarray
+
+
+def _candidates(state: State, fresh: np.ndarray, copies: np.ndarray) -> _Victims:
+    """Return those strips that nobody holds, of rows on the frontier and of numbers of copies."""
     index = state.index
-    assert index.top_class(row) == plane_class
-    assert not index.children[row, plane_class] and not index.pins[row, plane_class]  # I4, I6
-    extent = extent_of(state, row, plane_class)
-    move_bytes(state, extent, StripState.READY, StripState.FREE)
-    index.slab[row, plane_class] = 0
-    parent = int(index.parent[row])
-    if parent != NO_ROW:
-        index.children[parent, plane_class] -= 1
-        # The value of a chunk is at least that of what was built on it.
-        index.heat[parent] = max(index.heat[parent], index.heat[row])
-    index.place_frontier(row)
-    if parent != NO_ROW:
-        index.place_frontier(parent)
-    if plane_class == PlaneClass.ANCHOR:
-        index.forget_row(row)
-    return extent.slab
+    tops = index.present[fresh].sum(axis=1) - 1
+    free = (index.pins[fresh, tops] == 0) & (index.reads[fresh, tops] == 0)
+    free &= (index.saving[fresh] != Saving.WRITING) & (index.missing[fresh, tops] == 0)
+    rows, classes = np.divmod(copies, CLASS_COUNT)
+    idle = (index.reads[rows, classes] == 0) & (index.saving[rows] != Saving.WRITING)
+    kind = np.zeros(int(free.sum() + idle.sum()), bool)
+    kind[int(free.sum()) :] = True
+    return _Victims(
+        np.concatenate((fresh[free], rows[idle])), np.concatenate((tops[free], classes[idle])), kind
+    )
 
 
-def extent_of(state: State, row: int, plane_class: int) -> Extent:
+def _sampled(state: State, helps: np.ndarray) -> _Victims:
+    """Return candidates in slabs that help, from a sample, or from all when there is none in it."""
     index = state.index
-    slab = int(index.slab[row, plane_class])
-    assert slab, (row, plane_class)
-    return Extent(slab, int(index.offset[row, plane_class]), int(index.size[row, plane_class]))
-
-
-def _candidates(state: State, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return those rows whose top strip nobody holds, and its class."""
-    index = state.index
-    tops = (index.slab[rows] != 0).sum(axis=1) - 1
-    free = index.pins[rows, tops] == 0
-    return rows[free], tops[free]
+    bags = (index.frontier, index.copies)
+    found = _candidates(state, *(bag.sample(state.rng, SAMPLE_ROWS) for bag in bags))
+    if helps[index.slab[found.rows, found.classes]].any():
+        return found
+    if all(len(bag) <= SAMPLE_ROWS for bag in bags):
+        return found
+    return _candidates(state, *(bag.members.copy() for bag in bags))
 
 
 def evict(state: State, useful: set[int], wanted_bytes: int) -> set[int]:
@@ -75,35 +80,30 @@ def evict(state: State, useful: set[int], wanted_bytes: int) -> set[int]:
     from being dropped.
     """
     index = state.index
-    frontier = np.array(index.frontier, np.int64)
-    if not len(frontier):
-        return set()
     helps = np.zeros(state.slab_id + 1, bool)
     helps[list(useful)] = True
-    sampled = frontier
-    if len(frontier) > SAMPLE_ROWS:
-        sampled = np.unique(frontier[state.rng.integers(0, len(frontier), SAMPLE_ROWS)])
-    rows, tops = _candidates(state, sampled)
-    if not helps[index.slab[rows, tops]].any() and len(sampled) < len(frontier):
-        rows, tops = _candidates(state, frontier)
-    chosen = helps[index.slab[rows, tops]]
+    found = _sampled(state, helps)
+    chosen = helps[index.slab[found.rows, found.classes]]
     if not chosen.any():
         tenants = {state.slabs[slab].tenant for slab in useful}
-        kin = np.array([tree.tenant in tenants for tree in index.trees])
-        chosen, wanted_bytes = kin[index.tree_id[rows]], 1
-    rows, tops = rows[chosen], tops[chosen]
+        kin = np.array([tree.tenant in tenants for tree in index.trees], bool)
+        # A copy elsewhere is the last of nothing: no inner strip waits for it.
+        chosen, wanted_bytes = kin[index.tree_id[found.rows]] & ~found.copy, 1
+    rows, classes, copy = (column[chosen] for column in found)
     if not len(rows):
         return set()
-    density = log_density(index.heat[rows], tops, index.size[rows, tops])
+    density = log_density(index.heat[rows], classes, index.size[rows, classes])
+    density -= RELOAD_BITS * copy
     victims = np.argsort(density)[:VICTIMS_MAX]
     # What is worth clearly more is not taken for want of others: the next round sees what lay
     # behind the first ones. A row is named once, and dropping one takes no other off the frontier.
     victims = victims[density[victims] <= density[victims[0]] + ALIKE_BITS]
     slabs: set[int] = set()
     for victim in victims.tolist():
-        row, top = int(rows[victim]), int(tops[victim])
-        wanted_bytes -= int(index.size[row, top])
-        slabs.add(drop_class(state, row, top))
+        row, plane_class = int(rows[victim]), int(classes[victim])
+        wanted_bytes -= int(index.size[row, plane_class])
+        drop = free_copy if copy[victim] else drop_class
+        slabs.add(drop(state, row, plane_class))
         if wanted_bytes <= 0:
             break
     return slabs
@@ -111,9 +111,9 @@ def evict(state: State, useful: set[int], wanted_bytes: int) -> set[int]:
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """Where the first `chunks` of the wanted lie: `slabs` u32[n, 3], `offsets` u64[n, 3]."""
+    """Where the first `count` of the wanted strips lie: `slabs` u32[n], `offsets` u64[n]."""
 
-    chunks: int
+    count: int
     slabs: np.ndarray
     offsets: np.ndarray
     reason: NotAdmitted
@@ -121,8 +121,8 @@ class Placement:
 
 
 def place_strips(state: State, session: Session, sizes: np.ndarray) -> Placement:
-    """Find room for the strips of `sizes` u32[n, 3], evicting as needed, whole chunks in order."""
-    flat = sizes.ravel().astype(np.int64)
+    """Find room for strips of `sizes` u32[n] in order, evicting as needed; it is FILLING then."""
+    flat = sizes.astype(np.int64)
     slabs, offsets = np.zeros(len(flat), np.uint32), np.zeros(len(flat), np.uint64)
     reason, effects, at = NotAdmitted.NONE, [], 0
     budget = EVICTIONS_PER_STRIP * len(flat)
@@ -143,13 +143,16 @@ def place_strips(state: State, session: Session, sizes: np.ndarray) -> Placement
         effects += more
         if reason != NotAdmitted.NONE:
             break
-    chunks = at // CLASS_COUNT
-    for strip in range(chunks * CLASS_COUNT, at):
-        extent = Extent(int(slabs[strip]), int(offsets[strip]), int(flat[strip]))
+    return Placement(at, slabs, offsets, reason, effects)
+
+
+def give_back_strips(state: State, placement: Placement, sizes: np.ndarray, count: int) -> None:
+    """Free what was placed behind the first `count` strips."""
+    for strip in range(count, placement.count):
+        place = int(placement.slabs[strip]), int(placement.offsets[strip])
+        extent = Extent(*place, int(sizes[strip]))
         move_bytes(state, extent, StripState.FILLING, StripState.FREE)
-        slabs[strip] = offsets[strip] = 0
-    shape = sizes.shape
-    return Placement(chunks, slabs.reshape(shape), offsets.reshape(shape), reason, effects)
+        placement.slabs[strip] = placement.offsets[strip] = 0
 
 
 def _make_room(
@@ -159,9 +162,8 @@ def _make_room(
     if growing(state):
         return NotAdmitted.GROWING, []
     own, anew = usable_slabs(state, session)
-    effects = recall_for(state, session)
+    done, effects = recall_for(state, session)
     waiting = NotAdmitted.GROWING if effects else NotAdmitted.CAPACITY
-    done = False
     if anew and (not own or below_share(state, session)):
         # One at a time: to empty all of them a little would cost all and help nobody.
         slab = min(anew, key=lambda s: (s.readable_bytes, s.id))

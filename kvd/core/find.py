@@ -5,7 +5,9 @@ Both answer the same question; a fetch also walks the chain and names places.
 
 import numpy as np
 
+from kvd.core.deliver import ready_of
 from kvd.core.effects import (
+    WHOLES,
     Answer,
     Deliver,
     Effect,
@@ -14,32 +16,26 @@ from kvd.core.effects import (
     LaneColumns,
     Promise,
     Shortfall,
-    StopDelivery,
     Tell,
 )
-from kvd.core.events import (
-    CancelWanted,
-    Delivery,
-    DeliveryEnded,
-    DeliveryMoved,
-    FetchWanted,
-    LookupWanted,
-)
+from kvd.core.events import Delivery, FetchWanted, LookupWanted, PrefetchWanted
 from kvd.core.index import NO_ROW, Index, Tree
 from kvd.core.keyspaces import tree_of
-from kvd.core.leases import end, find_lease, grant, lose, renew, revoke
+from kvd.core.leases import end, find_lease, grant
+from kvd.core.load import Plan, plan
 from kvd.core.slabs import show
-from kvd.core.state import Pending, Session, State
-from kvd.core.transitions import LeaseState
-from kvd.errors import ErrorKind, FaultKind, KvdError
+from kvd.core.state import Lease, Pending, Session, State
+from kvd.errors import ErrorKind, KvdError
 from kvd.limits import DIGEST_BYTES
-from kvd.policy.value import heat_after
+from kvd.policy.value import heat_after, heats_after
 from kvd.types import CLASS_COUNT
 
 Counts = tuple[int, int, int]
 
 
-def _trees(state: State, event: LookupWanted | FetchWanted) -> tuple[Session, tuple[Tree, ...]]:
+def _trees(
+    state: State, event: LookupWanted | FetchWanted | PrefetchWanted
+) -> tuple[Session, tuple[Tree, ...]]:
     assert event.lanes
     found = [tree_of(state, event.session, event.keyspace, lane) for lane in event.lanes]
     if len(set(event.lanes)) != len(event.lanes):
@@ -144,54 +140,103 @@ def _columns(index: Index, rows: np.ndarray, counts: Counts) -> LaneColumns:
 
 
 def on_fetch(state: State, event: FetchWanted) -> list[Effect]:
-    """Promise what is there under a lease, then name it, or have it delivered."""
+    """Promise what is there or can be read under a lease, then name it, or have it delivered."""
     session, trees = _trees(state, event)
-    index, limits = state.index, state.config.limits
+    index = state.index
     layers = tuple(tree.grid.layers for tree in trees)
     _check_fetch(state, session, event, layers)
     held = find_lease(state, event.session, event.lease) if event.lease else None
     rows, counts, reason = _walk(index, trees, event.chain, event.class_count)
-    if not counts[0]:
+    planned = Plan(counts, (), reason, [])
+    if counts[0]:
+        planned = plan(state, session.tenant, rows, counts)
+    over = held if held and not held.deliveries else None
+    if not planned.counts[0]:
         return [
-            *(end(state, held) if held and not held.deliveries else []),
-            Tell(event.request, event.session, _nothing(reason)),
+            *planned.effects,
+            *(end(state, over) if over else []),
+            Tell(event.request, event.session, _nothing(reason or planned.reason)),
             Answer(event.request, event.session, FetchDone(0)),
         ]
+    counts = planned.counts
     pins = _pins(index, trees, event.chain, counts)
+    named = np.concatenate([each.ravel() for each in planned.strips])
     # The new lease first, then the old one ends: nothing is free in between.
-    over = held if held and not held.deliveries else None
-    lease = grant(state, session, pins, _size_bound(trees, counts), over)
-    _touch(state, trees, event.chain, counts)
-    effects: list[Effect] = end(state, over) if over else []
-    columns = tuple(_columns(index, lane, counts) for lane in rows)
-    promise = Promise(lease.id, counts, columns, reason, limits.lease_ttl_ns)
-    if event.delivery == Delivery.MAP:
-        named = {int(s) for lane in columns for c in lane.slabs for s in np.unique(c)}
-        effects += show(state, session, named)
-        effects.append(Tell(event.request, event.session, promise))
-        effects.append(Answer(event.request, event.session, FetchDone(0)))
-        return effects
+    try:
+        lease = grant(state, session, pins, _size_bound(trees, counts), over, named)
+    except KvdError as refusal:
+        # What is being read for it is read all the same: it is in dram for the next one.
+        return [*planned.effects, Answer(event.request, event.session, refusal)]
+    for lane in rows:
+        index.heat[lane] = heats_after(index.heat[lane], state.now_ns)
+    effects = planned.effects + (end(state, over) if over else [])
+    columns = tuple(_columns(index, lane[: counts[0]], counts) for lane in rows)
+    promise = Promise(
+        lease.id, counts, columns, planned.reason or reason, state.config.limits.lease_ttl_ns,
+        ready_of(state, planned.strips),
+    )  # fmt: skip
+    deliver = _deliver_mapped if event.delivery == Delivery.MAP else _deliver_bytes
+    return effects + deliver(state, event, lease, promise, planned, trees)
+
+
+def _wait(state: State, event: FetchWanted, lease: Lease, promise: Promise, planned: Plan) -> None:
+    deadline_ns = min(event.deadline_ns, state.now_ns + state.config.limits.deadline_ns_max)
+    mapped = event.delivery == Delivery.MAP
+    state.pending[event.request] = Pending(
+        event.request, event.session, lease.id, deadline_ns, mapped,
+        planned.strips, promise.ready, counts=planned.counts,
+    )  # fmt: skip
+    state.sessions[event.session].requests.add(event.request)
+
+
+def _deliver_mapped(
+    state: State,
+    event: FetchWanted,
+    lease: Lease,
+    promise: Promise,
+    planned: Plan,
+    trees: tuple[Tree, ...],
+) -> list[Effect]:
+    session = state.sessions[event.session]
+    named = {int(s) for lane in promise.lanes for c in lane.slabs for s in np.unique(c)}
+    told = [*show(state, session, named), Tell(event.request, session.id, promise)]
+    if promise.ready == WHOLES:
+        return [*told, Answer(event.request, session.id, FetchDone(0))]
+    _wait(state, event, lease, promise, planned)
+    return told
+
+
+def _deliver_bytes(
+    state: State,
+    event: FetchWanted,
+    lease: Lease,
+    promise: Promise,
+    planned: Plan,
+    trees: tuple[Tree, ...],
+) -> list[Effect]:
     lease.deliveries += 1
     state.delivering[event.request] = lease.id
-    deadline_ns = min(event.deadline_ns, state.now_ns + limits.deadline_ns_max)
-    state.pending[event.request] = Pending(event.request, session.id, lease.id, deadline_ns)
-    session.requests.add(event.request)
-    cells = tuple(len(tree.grid.row) for tree in trees)
-    effects.append(Tell(event.request, event.session, promise))
-    effects.append(
-        Deliver(
-            event.request,
-            session.id,
-            counts,
-            columns,
-            event.layer_begin,
-            event.layer_end or max(layers),
-            layers,
-            cells,
-            event.rate_bits,
-        )  # fmt: skip
-    )
-    return effects
+    _wait(state, event, lease, promise, planned)
+    layers = tuple(tree.grid.layers for tree in trees)
+    deliver = Deliver(
+        event.request, event.session, promise.counts, promise.lanes,
+        event.layer_begin, event.layer_end or max(layers), layers,
+        tuple(len(tree.grid.row) for tree in trees), event.rate_bits, promise.ready,
+    )  # fmt: skip
+    return [Tell(event.request, event.session, promise), deliver]
+
+
+def on_prefetch(state: State, event: PrefetchWanted) -> list[Effect]:
+    """Have read what is on disk only, for a fetch that is to come; nothing is held for it."""
+    session, trees = _trees(state, event)
+    _check_classes(event.class_count)
+    rows, counts, reason = _walk(state.index, trees, event.chain, event.class_count)
+    planned = Plan(counts, (), reason, [])
+    if counts[0]:
+        planned = plan(state, session.tenant, rows, counts)
+        _touch(state, trees, event.chain, planned.counts)
+    answer = Answer(event.request, event.session, Found(planned.counts, 0))
+    return [*planned.effects, answer]
 
 
 def _nothing(reason: Shortfall) -> Promise:
@@ -205,10 +250,7 @@ def _check_fetch(
     state: State, session: Session, event: FetchWanted, layers: tuple[int, ...]
 ) -> None:
     assert event.request not in state.pending
-    if not 1 <= event.class_count <= CLASS_COUNT:
-        raise KvdError(
-            ErrorKind.INVALID, f"class_count is {event.class_count}, allowed are 1 to {CLASS_COUNT}"
-        )
+    _check_classes(event.class_count)
     end_layer = event.layer_end or max(layers)
     if not 0 <= event.layer_begin < end_layer <= max(layers):
         raise KvdError(
@@ -224,68 +266,8 @@ def _check_fetch(
         )
 
 
-# ---- byte delivery ----
-
-
-def answer_pending(state: State, request: int, outcome: FetchDone | KvdError) -> list[Effect]:
-    """Give the one final answer of a pending wish, unless it was given before (I10)."""
-    wish = state.pending.pop(request, None)
-    if wish is None:
-        return []
-    state.sessions[wish.session].requests.remove(request)
-    return [Answer(request, wish.session, outcome)]
-
-
-def on_delivery_moved(state: State, event: DeliveryMoved) -> list[Effect]:
-    lease = state.leases.get(state.delivering.get(event.request, 0))
-    if lease is not None and lease.state == LeaseState.GRANTED:
-        renew(state, lease)
-    return []
-
-
-def on_delivery_ended(state: State, event: DeliveryEnded) -> list[Effect]:
-    """Answer the wish; the lease stays with the reader, or ends if it was lost meanwhile."""
-    lease = state.leases[state.delivering.pop(event.request)]
-    lease.deliveries -= 1
-    outcome: FetchDone | KvdError = FetchDone(event.delivered_bytes)
-    if event.fault is not None:
-        kind = ErrorKind.LOST
-        if event.fault.kind == FaultKind.CHECKSUM:
-            kind = ErrorKind.CORRUPT
-        outcome = KvdError(kind, event.fault.message)
-    effects = answer_pending(state, event.request, outcome)
-    if lease.state == LeaseState.LOST and lease.free_at_ns <= state.now_ns and not lease.deliveries:
-        effects += end(state, lease) if lease.released else revoke(state, lease)
-    return effects
-
-
-def on_cancel(state: State, event: CancelWanted) -> list[Effect]:
-    wish = state.pending.get(event.request)
-    if wish is None or wish.session != event.session:
-        return []  # Answered already; the two crossed.
-    late = KvdError(ErrorKind.LATE, "cancelled by the client")
-    return [StopDelivery(event.request), *answer_pending(state, event.request, late)]
-
-
-def end_of_session(state: State, session: Session) -> list[Effect]:
-    """Stop its deliveries and take its leases back; there is nobody left to answer."""
-    effects: list[Effect] = []
-    for request in sorted(session.requests):
-        del state.pending[request]
-        effects.append(StopDelivery(request))
-    session.requests.clear()
-    for lease_id in sorted(session.leases):
-        lease = state.leases[lease_id]
-        if lease.state == LeaseState.GRANTED:
-            lose(state, lease)
-    return effects
-
-
-def on_tick(state: State) -> list[Effect]:
-    """Answer LATE what passed its deadline."""
-    effects: list[Effect] = []
-    for wish in [w for w in state.pending.values() if w.deadline_ns <= state.now_ns]:
-        late = KvdError(ErrorKind.LATE, "the deadline passed before everything was delivered")
-        effects.append(StopDelivery(wish.request))
-        effects += answer_pending(state, wish.request, late)
-    return effects
+def _check_classes(class_count: int) -> None:
+    if not 1 <= class_count <= CLASS_COUNT:
+        raise KvdError(
+            ErrorKind.INVALID, f"class_count is {class_count}, allowed are 1 to {CLASS_COUNT}"
+        )

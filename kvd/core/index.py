@@ -1,14 +1,19 @@
 """Which chunk of which lane lies where: rows in columns, one tree of prefixes per lane.
 
-Presence is monotone: a row has a class only if it has the classes before it, and only if its
-parent has that class (I6). So the longest prefix is found by bisection, and whoever holds one row
-holds its ancestors.
+A strip is present while it is in dram or on disk. Presence is monotone: a row has a class only if
+it has the classes before it, and only if its parent has that class (I6). So the longest prefix is
+found by bisection, and whoever holds one row holds its ancestors.
+
+A strip's number is 3 x row + class: columns of strips are named by it when they are flat.
 """
 
 from dataclasses import dataclass, field
+from enum import IntEnum
 
 import numpy as np
 
+from kvd.core.bag import Bag
+from kvd.identity import Keyspace
 from kvd.limits import DIGEST_BYTES
 from kvd.shape import CellGrid
 from kvd.types import CLASS_COUNT, Lane
@@ -27,6 +32,7 @@ class Tree:
     lane: Lane
     grid: CellGrid
     rows: dict[bytes, int] = field(default_factory=dict)
+    keyspace: Keyspace | None = None  # None only where nothing is ever saved.
     # Largest strip seen per class: bounds what a lease of n chunks can hold, without a walk.
     strip_bytes_max: list[int] = field(default_factory=lambda: [0] * CLASS_COUNT)
 
@@ -34,32 +40,64 @@ class Tree:
 _COLUMNS = {
     "tree_id": (np.int32, ()),
     "parent": (np.int64, ()),
+    "first_child": (np.int64, ()),  # Children of a row are linked both ways, in no order.
+    "next_sibling": (np.int64, ()),
+    "prev_sibling": (np.int64, ()),
+    "depth": (np.int32, ()),  # How many chunks come before.
     "generation": (np.uint64, ()),
     "profile": (np.uint64, ()),
     "condemned": (np.bool_, ()),  # A reader found wrong bytes: not offered, replaced by a put.
     "heat": (np.float64, ()),
-    "frontier_at": (np.int64, ()),
-    "slab": (np.uint32, (CLASS_COUNT,)),  # 0: the class is absent.
+    "saving": (np.uint8, ()),
+    "cataloged": (np.bool_, ()),  # The catalog may know the row: it has to be told of its end.
+    "present": (np.bool_, (CLASS_COUNT,)),  # In dram or on disk.
+    "slab": (np.uint32, (CLASS_COUNT,)),  # 0: not in dram.
     "offset": (np.uint64, (CLASS_COUNT,)),
     "size": (np.uint32, (CLASS_COUNT,)),
     "root": (np.uint64, (CLASS_COUNT,)),
+    "segment": (np.uint32, (CLASS_COUNT,)),  # 0: not durable. Number of the core, not of the file.
+    "page": (np.uint32, (CLASS_COUNT,)),
+    "new_segment": (np.uint32, (CLASS_COUNT,)),  # Where it is being written to; durable later.
+    "new_page": (np.uint32, (CLASS_COUNT,)),
+    "missing": (np.uint64, (CLASS_COUNT,)),  # Pieces not read yet, a bit each; in dram when 0.
+    "in_flight": (np.int16, (CLASS_COUNT,)),  # Pieces that the disk may still write into dram.
+    "failed": (np.bool_, (CLASS_COUNT,)),  # A piece could not be read.
+    "hung": (np.bool_, (CLASS_COUNT,)),  # Given up, while a read may still write into it.
     "children": (np.int32, (CLASS_COUNT,)),  # How many children have the class.
     "pins": (np.int32, (CLASS_COUNT,)),  # Leases and reservations that name the row.
+    "reads": (np.int32, (CLASS_COUNT,)),  # Leases whose promise names the strip's place in dram.
 }
+_LINKS = ("first_child", "next_sibling", "prev_sibling")
+
+
+class Saving(IntEnum):
+    """What is under way for a row between dram and disk."""
+
+    NONE = 0
+    QUEUED = 1
+    WRITING = 2  # Its dram must stay as it is until the commit.
 
 
 class Index:
-    """Columns by row number; `frontier` lists the rows whose top class nobody builds on."""
+    """Columns by row number.
 
-    __slots__ = (*_COLUMNS, "trees", "trees_by_key", "chain", "free_rows", "frontier", "row_count")
+    `frontier`: rows whose top class is in dram only, and nobody builds on. `copies`: strips in
+    dram that are on disk too.
+    """
+
+    __slots__ = (
+        *_COLUMNS, "trees", "trees_by_key", "chain", "free_rows", "frontier", "copies", "row_count",
+    )  # fmt: skip
 
     def __init__(self) -> None:
         for name, (dtype, shape) in _COLUMNS.items():
             setattr(self, name, np.zeros((ROWS_AT_START, *shape), dtype))
-        self.frontier_at[:] = NO_ROW
+        for name in _LINKS:
+            getattr(self, name)[:] = NO_ROW
+        self.frontier = Bag(ROWS_AT_START)
+        self.copies = Bag(ROWS_AT_START * CLASS_COUNT)
         self.chain: list[bytes | None] = [None] * ROWS_AT_START
         self.free_rows = list(range(ROWS_AT_START - 1, -1, -1))
-        self.frontier: list[int] = []
         self.row_count = 0
         self.trees: list[Tree] = []
         self.trees_by_key: dict[tuple[bytes, Lane], Tree] = {}
@@ -83,19 +121,64 @@ class Index:
             tree.rows[digest] = row
         self.row_count += len(rows)
         columns = np.array(rows, np.int64)
-        assert not self.slab[columns].any() and not self.children[columns].any()
-        assert not self.pins[columns].any() and (self.frontier_at[columns] == NO_ROW).all()
-        assert not self.condemned[columns].any()
+        assert not self.present[columns].any() and not self.children[columns].any()
+        assert not self.pins[columns].any() and not self.reads[columns].any()
+        assert not self.condemned[columns].any() and not self.cataloged[columns].any()
         self.tree_id[columns] = tree.id
         self.parent[columns] = [parent, *rows[:-1]]
         self.heat[columns] = -np.inf
+        first_depth = 0 if parent == NO_ROW else int(self.depth[parent]) + 1
+        self.depth[columns] = np.arange(first_depth, first_depth + len(rows))
+        self.first_child[columns[:-1]] = columns[1:]
+        self.first_child[columns[-1]] = NO_ROW
+        self.next_sibling[columns] = self.prev_sibling[columns] = NO_ROW
+        self._link(rows[0], parent)
         return columns
+
+    def _link(self, row: int, parent: int) -> None:
+        if parent == NO_ROW:
+            return
+        second = int(self.first_child[parent])
+        self.next_sibling[row] = second
+        if second != NO_ROW:
+            self.prev_sibling[second] = row
+        self.first_child[parent] = row
+
+    def _unlink(self, row: int) -> None:
+        before, behind = int(self.prev_sibling[row]), int(self.next_sibling[row])
+        if before != NO_ROW:
+            self.next_sibling[before] = behind
+        elif self.parent[row] != NO_ROW:
+            self.first_child[self.parent[row]] = behind
+        if behind != NO_ROW:
+            self.prev_sibling[behind] = before
+
+    def children_of(self, row: int) -> list[int]:
+        found, child = [], int(self.first_child[row])
+        while child != NO_ROW:
+            found.append(child)
+            child = int(self.next_sibling[child])
+        return found
+
+    def claim_rows(self, count: int) -> np.ndarray:
+        """Return i64: numbers of `count` empty rows, for the caller to fill as a whole."""
+        while len(self.free_rows) < count:
+            self._grow()
+        numbers = np.array(self.free_rows[len(self.free_rows) - count :][::-1], np.int64)
+        del self.free_rows[len(self.free_rows) - count :]
+        self.row_count += count
+        return numbers
 
     def forget_row(self, row: int) -> None:
         """Take an empty row out of its tree."""
-        assert not self.slab[row].any() and not self.pins[row].any()
-        assert not self.children[row].any()
-        self._leave_frontier(row)
+        assert not self.present[row].any() and not self.pins[row].any()
+        assert not self.slab[row].any() and not self.segment[row].any()
+        assert not self.children[row].any() and not self.reads[row].any()
+        assert self.first_child[row] == NO_ROW and self.saving[row] != Saving.WRITING
+        self.frontier.discard(row)
+        self._unlink(row)
+        self.saving[row] = Saving.NONE
+        self.cataloged[row] = False
         del self.trees[self.tree_id[row]].rows[self.chain[row]]
         self.chain[row] = None
         self.condemned[row] = False
@@ -104,12 +187,12 @@ class Index:
 
     def count(self, tree: Tree, chain: bytes, plane_class: int) -> int:
         """Return how many leading chunks of `chain` have the class, by bisection."""
-        rows, slab = tree.rows, self.slab
+        rows, present = tree.rows, self.present
         low, high = 0, len(chain) // DIGEST_BYTES
         while low < high:
             middle = (low + high + 1) // 2
             row = rows.get(chain[(middle - 1) * DIGEST_BYTES : middle * DIGEST_BYTES])
-            if row is not None and slab[row, plane_class]:
+            if row is not None and present[row, plane_class]:
                 low = middle
             else:
                 high = middle - 1
@@ -135,34 +218,30 @@ class Index:
 
     def top_class(self, row: int) -> int:
         """Return the least significant class that the row has, or NO_ROW."""
-        slab = self.slab[row]
+        present = self.present[row]
         for plane_class in range(CLASS_COUNT - 1, -1, -1):
-            if slab[plane_class]:
+            if present[plane_class]:
                 return plane_class
         return NO_ROW
 
     def complete(self, row: int) -> bool:
-        return bool(self.slab[row, CLASS_COUNT - 1]) and not self.condemned[row]
+        return bool(self.present[row, CLASS_COUNT - 1]) and not self.condemned[row]
+
+    def durable(self, row: int) -> bool:
+        """Return whether all three classes are on disk, for good."""
+        return bool(self.segment[row].all())
+
+    def busy(self, row: int) -> bool:
+        """Return whether a hand may write into its dram, or reads it: it cannot be replaced now."""
+        return self.saving[row] == Saving.WRITING or bool(self.missing[row].any())
 
     def place_frontier(self, row: int) -> None:
         """Put the row on the frontier, or off it, as its classes and children say now."""
         top = self.top_class(row)
-        if top != NO_ROW and not self.children[row, top]:
-            if self.frontier_at[row] == NO_ROW:
-                self.frontier_at[row] = len(self.frontier)
-                self.frontier.append(row)
+        if top != NO_ROW and not self.children[row, top] and not self.segment[row, top]:
+            self.frontier.add(row)
         else:
-            self._leave_frontier(row)
-
-    def _leave_frontier(self, row: int) -> None:
-        at = int(self.frontier_at[row])
-        if at == NO_ROW:
-            return
-        last = self.frontier.pop()
-        if last != row:
-            self.frontier[at] = last
-            self.frontier_at[last] = at
-        self.frontier_at[row] = NO_ROW
+            self.frontier.discard(row)
 
     def _grow(self) -> None:
         old = len(self.parent)
@@ -170,7 +249,10 @@ class Index:
             grown = np.zeros((2 * old, *shape), dtype)
             grown[:old] = getattr(self, name)
             setattr(self, name, grown)
-        self.frontier_at[old:] = NO_ROW
+        for name in _LINKS:
+            getattr(self, name)[old:] = NO_ROW
+        self.frontier.widen(2 * old)
+        self.copies.widen(2 * old * CLASS_COUNT)
         self.chain += [None] * old
         self.free_rows += range(2 * old - 1, old - 1, -1)
 

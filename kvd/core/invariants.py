@@ -8,9 +8,11 @@ from collections.abc import Iterable, Iterator
 
 import numpy as np
 
+from kvd.core import ssd_invariants
 from kvd.core.index import NO_ROW
 from kvd.core.leases import oldest_leases
 from kvd.core.reservations import open_extents
+from kvd.core.slabs import is_own
 from kvd.core.state import State
 from kvd.core.transitions import LeaseState, SessionState, SlabState, StripState
 from kvd.types import Extent
@@ -20,11 +22,14 @@ def check(state: State) -> None:
     """Raise AssertionError naming the invariant that does not hold."""
     live = _live_rows(state)
     _check_prefixes(state, live)
+    _check_links(state, live)
     _check_frontier(state, live)
     _check_pins(state)
     _check_extents(state, live)
     _check_sessions(state)
     _check_wishes(state)
+    if state.ssd is not None:
+        ssd_invariants.check(state, live)
 
 
 def _live_rows(state: State) -> np.ndarray:
@@ -42,7 +47,9 @@ def _live_rows(state: State) -> np.ndarray:
 def _check_prefixes(state: State, live: np.ndarray) -> None:
     """I6: a class stands on the classes before it, and on the same class of the parent."""
     index = state.index
-    present = index.slab[live] != 0
+    present = index.present[live]
+    held = (index.slab[live] != 0) | (index.segment[live] != 0)
+    assert (present == held).all(), f"I6: present nowhere: {live[(present != held).any(axis=1)]}"
     assert present[:, 0].all(), f"I6: without an anchor: {live[~present[:, 0]]}"
     assert (present[:, 1:] <= present[:, :-1]).all(), "I6: a class without the one before it"
     parents = index.parent[live]
@@ -51,7 +58,7 @@ def _check_prefixes(state: State, live: np.ndarray) -> None:
     known[live] = True
     assert known[parents[behind]].all(), "I6: a row outlived its parent"
     assert not index.condemned[~known].any(), "a row that is gone is condemned"
-    above = index.slab[parents[behind]] != 0
+    above = index.present[parents[behind]]
     holes = (present[behind] > above).any(axis=1)
     assert not holes.any(), f"I6: their parents have less: {live[behind][holes]}"
     children = np.zeros_like(index.children)
@@ -62,28 +69,49 @@ def _check_prefixes(state: State, live: np.ndarray) -> None:
     assert (generations > 0).all() and (generations <= state.generation).all()
 
 
+def _check_links(state: State, live: np.ndarray) -> None:
+    index = state.index
+    children = defaultdict(set)
+    for row, parent in zip(live.tolist(), index.parent[live].tolist(), strict=True):
+        children[parent].add(row)
+        above = -1 if parent == NO_ROW else int(index.depth[parent])
+        assert index.depth[row] == above + 1, f"depth of {row}"
+    for row in live.tolist():
+        linked = index.children_of(row)
+        assert set(linked) == children[row] and len(linked) == len(children[row]), row
+
+
 def _check_frontier(state: State, live: np.ndarray) -> None:
     index = state.index
-    tops = (index.slab[live] != 0).sum(axis=1) - 1
-    expected = set(live[index.children[live, tops] == 0].tolist())
-    assert set(index.frontier) == expected and len(index.frontier) == len(expected)
-    for at, row in enumerate(index.frontier):
-        assert index.frontier_at[row] == at
+    tops = index.present[live].sum(axis=1) - 1
+    last = (index.children[live, tops] == 0) & (index.segment[live, tops] == 0)
+    expected = set(live[last].tolist())
+    members = index.frontier.members.tolist()
+    assert set(members) == expected and len(members) == len(expected)
+    both = (index.slab != 0) & (index.segment != 0) & (index.in_flight == 0)
+    copies = index.copies.members.tolist()
+    assert set(copies) == set(np.flatnonzero(both.reshape(-1)).tolist()), "copies"
+    assert len(set(copies)) == len(copies)
 
 
 def _check_pins(state: State) -> None:
     """I4: what leases and open reservations hold is counted exactly, and present."""
     index = state.index
     pins = np.zeros_like(index.pins)
+    reads = np.zeros(index.reads.size, index.reads.dtype)
+    if state.ssd is not None and state.ssd.clearing is not None:
+        reads[state.ssd.clearing.strips] += 1
     for lease in state.leases.values():
         assert lease.state != LeaseState.ENDED
         for row, plane_class in lease.pins:
-            assert index.slab[row, plane_class], f"I4: lease {lease.id} lost its strip"
+            assert index.present[row, plane_class], f"I4: lease {lease.id} lost its strip"
             pins[row, plane_class] += 1
+        reads[lease.reads] += 1
     for reservation in state.reservations.values():
         if reservation.pinned != NO_ROW:
             pins[reservation.pinned] += 1
     assert (pins == index.pins).all(), "I4: pins"
+    assert (reads == index.reads.reshape(-1)).all(), "I4: reads"
     oldest = oldest_leases(state)
     for limbo in state.limbo:
         first = oldest.get(limbo.tenant)
@@ -116,10 +144,16 @@ def _check_extents(state: State, live: np.ndarray) -> None:
 def _places(state: State, live: np.ndarray) -> Iterator[tuple[int, int, int, StripState]]:
     """Yield (slab, offset, size, state) of all that is not free."""
     index = state.index
-    columns = (index.slab[live], index.offset[live], index.size[live])
-    for slab, offset, size in zip(*(column.ravel().tolist() for column in columns), strict=True):
+    columns = (
+        index.slab[live], index.offset[live], index.size[live], index.in_flight[live],
+        index.hung[live],
+    )  # fmt: skip
+    for slab, offset, size, coming, hung in zip(
+        *(c.ravel().tolist() for c in columns), strict=True
+    ):
         if slab:
-            yield slab, offset, size, StripState.READY
+            kind = StripState.FILLING if coming else StripState.READY
+            yield slab, offset, size, StripState.QUARANTINED if hung else kind
     kinds: list[tuple[StripState, Iterable[Extent]]] = [
         (StripState.QUARANTINED if r.lost else StripState.FILLING, open_extents(r))
         for r in state.reservations.values()
@@ -149,6 +183,8 @@ def _check_sessions(state: State) -> None:
         assert len(session.requests) <= limits.requests_per_session_max, "I9"
         assert len(session.keyspaces) <= limits.keyspaces_per_session_max, "I9"
         assert session.slabs_known <= set(state.slabs), "I11: a slab that is gone"
+        if is_own(session.id):
+            assert not session.leases and not session.reservations and not session.requests
         if session.state == SessionState.DRAINING:
             assert not session.reservations and not session.requests, "I11"
             assert not session.slabs_owned, "I11"
@@ -167,9 +203,10 @@ def _check_sessions(state: State) -> None:
 def _check_wishes(state: State) -> None:
     """I10: whatever waits has a lease, a session and a deadline."""
     for wish in state.pending.values():
-        assert state.delivering[wish.request] == wish.lease, "I10"
         assert wish.request in state.sessions[wish.session].requests, "I10"
-        assert state.leases[wish.lease].deliveries > 0
+        if not wish.mapped:
+            assert state.delivering[wish.request] == wish.lease, "I10"
+            assert state.leases[wish.lease].deliveries > 0
     reading = defaultdict(int)
     for lease_id in state.delivering.values():
         reading[lease_id] += 1

@@ -83,4 +83,4 @@ def tree_of(state: State, session_id: int, handle: int, lane: Lane) -> tuple[Ses
             f"a strip has {grid.cell_count} cells, the limit cells_per_strip_max is {limit}",
         )
     known = state.index.trees_by_key.get((digest, lane))
-    return session, known or Tree(NO_ROW, digest, session.tenant, lane, grid)
+    return session, known or Tree(NO_ROW, digest, session.tenant, lane, grid, keyspace=keyspace)

@@ -1,6 +1,7 @@
 """Leases: what a reader was promised stays where it is until it is done, or was told otherwise.
 
-A lease pins the last row of each promised prefix; by the prefix rule that holds all before it.
+A lease pins the last row of each promised prefix; by the prefix rule that holds all before it. A
+fetch's lease also counts every strip as read, so that its place in dram stays.
 """
 
 import heapq
@@ -15,6 +16,8 @@ from kvd.core.transitions import LeaseState, StripState
 from kvd.errors import ErrorKind, KvdError
 from kvd.types import Extent
 
+_NO_STRIPS = np.zeros(0, np.int64)
+
 
 def grant(
     state: State,
@@ -22,8 +25,9 @@ def grant(
     pins: list[tuple[int, int]],
     size_bytes: int,
     instead_of: Lease | None = None,
+    reads: np.ndarray | None = None,
 ) -> Lease:
-    """Pin `pins` for the session; raise OVERLOADED at its bounds.
+    """Pin `pins`, and `reads` (strips) in dram, for the session; raise OVERLOADED at its bounds.
 
     The lease `instead_of` ends in the same step and does not count.
     """
@@ -46,7 +50,9 @@ def grant(
         )
     state.lease_id += 1
     expires_ns = state.now_ns + limits.lease_ttl_ns
-    lease = Lease(state.lease_id, session.id, pins, size_bytes, expires_ns, state.generation)
+    named = _NO_STRIPS if reads is None else reads
+    lease = Lease(state.lease_id, session.id, pins, size_bytes, named, expires_ns, state.generation)
+    state.index.reads.reshape(-1)[named] += 1
     for row, plane_class in pins:
         state.index.pins[row, plane_class] += 1
     state.leases[lease.id] = lease
@@ -63,6 +69,9 @@ def end(state: State, lease: Lease) -> list[Effect]:
     for row, plane_class in lease.pins:
         state.index.pins[row, plane_class] -= 1
         assert state.index.pins[row, plane_class] >= 0
+    reads = state.index.reads.reshape(-1)
+    reads[lease.reads] -= 1
+    assert (reads[lease.reads] >= 0).all()
     del state.leases[lease.id]
     session = state.sessions[lease.session]
     session.leases.remove(lease.id)

@@ -7,7 +7,7 @@ import numpy as np
 
 from kvd.core.effects import Answer, Effect, NotAdmitted, Reserved, ReserveState
 from kvd.core.events import ReserveWanted
-from kvd.core.evict import place_strips
+from kvd.core.evict import give_back_strips, place_strips
 from kvd.core.index import NO_ROW, Tree
 from kvd.core.keyspaces import tree_of
 from kvd.core.state import Reservation, Session, State
@@ -67,8 +67,34 @@ def _check_bounds(state: State, session: Session) -> None:
         )
 
 
+def _check_durable(state: State) -> None:
+    """Raise UNAVAILABLE when nothing can be made durable now."""
+    if state.ssd is None:
+        raise KvdError(
+            ErrorKind.UNAVAILABLE, "durability DISK: this daemon has no ssd tier (--data)"
+        )
+    if state.ssd.fault is not None:
+        message = f"durability DISK: the ssd tier is degraded: {state.ssd.fault.message}"
+        raise KvdError(ErrorKind.UNAVAILABLE, message)
+
+
+def _waits_for_disk(state: State, event: ReserveWanted, tree: Tree, states: np.ndarray) -> bool:
+    """Return whether chunks that are had are not durable yet, while they shall be."""
+    if not event.durable:
+        return False
+    had = np.flatnonzero(states == ReserveState.HAVE).tolist()
+    digests = (event.chain[at * DIGEST_BYTES : (at + 1) * DIGEST_BYTES] for at in had)
+    return not all(state.index.durable(tree.rows[digest]) for digest in digests)
+
+
 def on_reserve(state: State, event: ReserveWanted) -> list[Effect]:
-    """Answer each chunk, with extents for those to be filled; a full cache refuses the tail."""
+    """Answer each chunk, with extents for those to be filled; a full cache refuses the tail.
+
+    A durable wish for chunks that are had, but not on disk yet, gets a reservation of nothing: its
+    Seal is answered once they are.
+    """
+    if event.durable:
+        _check_durable(state)
     session, tree = tree_of(state, event.session, event.keyspace, event.lane)
     starts = range(0, len(event.chain), DIGEST_BYTES)
     chain = [event.chain[at : at + DIGEST_BYTES] for at in starts]
@@ -87,12 +113,16 @@ def on_reserve(state: State, event: ReserveWanted) -> list[Effect]:
         # Held from here on, so that making room cannot take what was just answered as had.
         state.index.pins[held] += 1
     wanted = np.flatnonzero(states != ReserveState.HAVE)
-    placement = place_strips(state, session, event.sizes[wanted])
-    slabs[wanted], offsets[wanted] = placement.slabs, placement.offsets
-    if placement.chunks < len(wanted):
-        states[wanted[placement.chunks] :] = ReserveState.NOT_ADMITTED
+    sizes = event.sizes[wanted].ravel()
+    placement = place_strips(state, session, sizes)
+    placed = placement.count // CLASS_COUNT
+    give_back_strips(state, placement, sizes, placed * CLASS_COUNT)
+    slabs[wanted] = placement.slabs.reshape(-1, CLASS_COUNT)
+    offsets[wanted] = placement.offsets.reshape(-1, CLASS_COUNT)
+    if placed < len(wanted):
+        states[wanted[placed] :] = ReserveState.NOT_ADMITTED
     effects, reason = placement.effects, placement.reason
-    if not placement.chunks:
+    if not placed and not _waits_for_disk(state, event, tree, states):
         if held != NO_ROW:
             state.index.pins[held] -= 1
         outcome = Reserved(0, 0, states, slabs, offsets, reason)
@@ -103,7 +133,7 @@ def on_reserve(state: State, event: ReserveWanted) -> list[Effect]:
     reservation = Reservation(
         state.reservation_id, session.id, tree, chain, parent, state.generation,
         opened, slabs, offsets, event.sizes.copy(),
-        state.now_ns + state.config.limits.reservation_ttl_ns, held,
+        state.now_ns + state.config.limits.reservation_ttl_ns, held, event.durable,
     )  # fmt: skip
     state.index.adopt(tree)
     state.reservations[reservation.id] = reservation

@@ -5,10 +5,11 @@ A chunk becomes visible only behind a complete parent, so that prefixes have no 
 
 import numpy as np
 
-from kvd.core.effects import Answer, Effect, Sealed, SealState
+from kvd.core import save, waits
+from kvd.core.drops import extent_of, hold_segments
+from kvd.core.effects import Effect, SealState
 from kvd.core.events import SealWanted
-from kvd.core.evict import extent_of
-from kvd.core.index import NO_ROW
+from kvd.core.index import NO_ROW, Saving
 from kvd.core.leases import supersede
 from kvd.core.reservations import find_reservation, finish, give_back, hold
 from kvd.core.reserve import check_sizes
@@ -17,6 +18,8 @@ from kvd.core.transitions import StripState
 from kvd.errors import ErrorKind, KvdError
 from kvd.policy.value import heat_after
 from kvd.types import CLASS_COUNT, Extent
+
+WARM_BITS = 0.1
 
 
 def on_seal(state: State, event: SealWanted) -> list[Effect]:
@@ -38,9 +41,10 @@ def on_seal(state: State, event: SealWanted) -> list[Effect]:
             give_back(state, reservation, chunk, StripState.FREE)
         states[at : at + count] = verdict
         at += count
+    waited = waits.rows_of(state, reservation) if reservation.durable and event.last else []
     if event.last:
         finish(state, reservation, StripState.FREE)
-    return [*effects, Answer(event.request, event.session, Sealed(states))]
+    return [*effects, *waits.answer_sealed(state, event, states, waited)]
 
 
 def _check(state: State, reservation: Reservation, event: SealWanted) -> None:
@@ -83,6 +87,8 @@ def _verdict(state: State, reservation: Reservation, chunk: int) -> SealState:
     if row != NO_ROW and index.complete(row):
         hold(state, reservation, row)
         return SealState.COALESCED
+    if row != NO_ROW and index.busy(row):
+        return SealState.ORPHANED  # A hand still has to do with the generation that is there.
     return SealState.SEALED
 
 
@@ -111,10 +117,15 @@ def _seal_run(
         assert count == 1
         rows = np.array([known])
         old = tuple(extent_of(state, known, c) for c in range(CLASS_COUNT) if index.slab[known, c])
-    fresh = index.slab[rows[0]] == 0
+        for plane_class in range(CLASS_COUNT):
+            index.copies.discard(known * CLASS_COUNT + plane_class)
+        hold_segments(state, known)
+        index.saving[known] = Saving.NONE
+    fresh = ~index.present[rows[0]]
     span = slice(chunk, chunk + count)
     sizes = event.sizes[chunk - event.first : chunk - event.first + count]
     _fill(state, reservation, span, sizes)
+    index.present[rows] = True
     index.slab[rows] = reservation.slabs[span]
     index.offset[rows] = reservation.offsets[span]
     index.size[rows] = sizes
@@ -130,7 +141,21 @@ def _seal_run(
         index.place_frontier(parent)
     index.place_frontier(int(rows[-1]))
     hold(state, reservation, int(rows[-1]))
+    warm_parents(state, int(rows[0]))
+    save.on_sealed(state, rows.tolist())
     return supersede(state, tree.tenant, old) if old else []
+
+
+def warm_parents(state: State, row: int) -> None:
+    """Let heat flow up the chain: a chunk is worth at least what was built on it.
+
+    Stops where the difference is small, so that the next chunk of a chain costs a step or two.
+    """
+    index = state.index
+    heat, at = index.heat[row], int(index.parent[row])
+    while at != NO_ROW and index.heat[at] < heat - WARM_BITS:
+        index.heat[at] = heat
+        at = int(index.parent[at])
 
 
 def _fill(state: State, reservation: Reservation, span: slice, sizes: np.ndarray) -> None:

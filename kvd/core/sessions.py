@@ -4,10 +4,10 @@ A socket's end ends the session at once. Its process may go on reading and writi
 the session drains until the pidfd fired or a bounded time passed.
 """
 
-from kvd.core import find, leases, reservations
+from kvd.core import clear, deliver, leases, reservations
 from kvd.core.effects import Effect, TellDraining
 from kvd.core.events import DrainStarted, ProcessGone, SessionEnded, SessionOpened
-from kvd.core.slabs import free_quarantined, settle
+from kvd.core.slabs import free_quarantined, is_own, own_session, settle
 from kvd.core.state import Session, State
 from kvd.core.transitions import SessionState, SlabState
 
@@ -15,6 +15,8 @@ from kvd.core.transitions import SessionState, SlabState
 def on_opened(state: State, event: SessionOpened) -> list[Effect]:
     assert event.session not in state.sessions and event.tenant
     state.sessions[event.session] = Session(event.session, event.tenant)
+    if state.ssd is not None:
+        own_session(state, event.tenant)
     return [TellDraining(event.session)] if state.draining else []
 
 
@@ -24,7 +26,8 @@ def on_ended(state: State, event: SessionEnded) -> list[Effect]:
         return []
     session.become(SessionState.DRAINING)
     session.close_at_ns = state.now_ns + state.config.limits.quarantine_ns
-    effects = find.end_of_session(state, session) + reservations.end_of_session(state, session)
+    clear.end_of_session(state, session)
+    effects = deliver.end_of_session(state, session) + reservations.end_of_session(state, session)
     for slab_id in session.slabs_owned:
         state.slabs[slab_id].become(SlabState.ORPHAN)
     session.slabs_owned.clear()
@@ -69,7 +72,10 @@ def close(state: State, session: Session) -> list[Effect]:
 def on_drain(state: State, event: DrainStarted) -> list[Effect]:
     """Take no new wishes; those under way go on."""
     state.draining = True
-    return [TellDraining(s.id) for s in state.sessions.values() if s.state == SessionState.OPEN]
+    return [
+        TellDraining(s.id) for s in state.sessions.values()
+        if s.state == SessionState.OPEN and not is_own(s.id)
+    ]  # fmt: skip
 
 
 def on_tick(state: State) -> list[Effect]:

@@ -2,6 +2,8 @@
 
 A slab goes to another writer only after its process is gone or said that it detached; to another
 tenant never: an emptied slab of a foreign tenant is destroyed and made anew.
+
+The daemon itself is a writer, for each tenant, of the slabs that strips are read into from disk.
 """
 
 import numpy as np
@@ -75,8 +77,24 @@ def on_slab_detached(state: State, event: SlabDetached) -> list[Effect]:
 
 def _is_reserved(state: State, owner: Session, slab: Slab) -> bool:
     """Return whether its owner was promised places in it, or lost them and may still write."""
+    if is_own(owner.id):
+        filled = slab.bytes_by_state[StripState.FILLING]
+        return bool(filled or slab.bytes_by_state[StripState.QUARANTINED])
     reservations = (state.reservations[number] for number in owner.reservations)
     return any((r.slabs[r.open] == slab.id).any() for r in reservations)
+
+
+def own_session(state: State, tenant: str) -> Session:
+    """Return the daemon's own session of a tenant; its id is below zero, and it never ends."""
+    number = state.own_sessions.get(tenant)
+    if number is None:
+        number = state.own_sessions[tenant] = -1 - len(state.own_sessions)
+        state.sessions[number] = Session(number, tenant)
+    return state.sessions[number]
+
+
+def is_own(session: int) -> bool:
+    return session < 0
 
 
 def free_quarantined(state: State, session: int) -> None:
@@ -111,13 +129,23 @@ def take_run(
         session.slabs_owned.append(slab.id)
         session.slabs_known.add(slab.id)
         extent = _filling(state, slab, offset, int(ends[count - 1]))
-        return extent, count, [GiveSlab(session.id, slab.id, True)]
+        return extent, count, [] if is_own(session.id) else [GiveSlab(session.id, slab.id, True)]
     return None, 0, []
 
 
 def _may_take(state: State, slab: Slab, session: Session) -> bool:
-    kept = slab.kept_for not in (0, session.id) and state.now_ns < slab.kept_until_ns
-    return slab.state == SlabState.IDLE and not kept
+    if slab.state != SlabState.IDLE:
+        return False
+    if slab.kept_for not in (0, session.id) and state.now_ns < slab.kept_until_ns:
+        return False
+    return is_own(session.id) or not _is_last_for_reading(state)
+
+
+def _is_last_for_reading(state: State) -> bool:
+    """Return whether the idle slabs are few enough to be wanted for what is read from disk."""
+    without = sum(not state.sessions[s].slabs_owned for s in state.own_sessions.values())
+    idle = sum(slab.state == SlabState.IDLE for slab in state.slabs.values())
+    return idle <= min(without, len(state.slabs) // 2)
 
 
 def _filling(state: State, slab: Slab, offset: int, size: int) -> Extent:
@@ -204,15 +232,16 @@ def _share(state: State, session: Session) -> int:
     return max(1, len(state.slabs) // len(_writers(state, session)))
 
 
-def recall_for(state: State, session: Session) -> list[Effect]:
+def recall_for(state: State, session: Session) -> tuple[bool, list[Effect]]:
     """Ask the richest writer for one slab when the session has less than an equal share.
 
-    With more writers than slabs they take turns: who put longest ago gives its only one.
+    With more writers than slabs they take turns: who put longest ago gives its only one. Return
+    whether one is there at once, as the daemon's own are.
     """
     if any(s.state == SlabState.RECALLING for s in state.slabs.values()):
-        return []
+        return False, []
     if not below_share(state, session):
-        return []
+        return False, []
     writers = _writers(state, session)
     writers.sort(key=lambda s: (-len(s.slabs_owned), s.put_ns, s.id))
     left = _share(state, session) if len(writers) <= len(state.slabs) else 0
@@ -225,11 +254,16 @@ def recall_for(state: State, session: Session) -> list[Effect]:
         candidates = [s for s in candidates if not s.recall_refused]
         if candidates:
             slab = min(candidates, key=lambda s: (s.readable_bytes, s.id))
+            _keep(state, slab, session)
+            if is_own(owner.id):
+                slab.become(SlabState.IDLE)
+                slab.owner = 0
+                owner.slabs_owned.remove(slab.id)
+                return True, []
             slab.become(SlabState.RECALLING)
             slab.recall_until_ns = state.now_ns + state.config.limits.recall_ns
-            _keep(state, slab, session)
-            return [RecallSlab(owner.id, slab.id)]
-    return []
+            return False, [RecallSlab(owner.id, slab.id)]
+    return False, []
 
 
 def _keep(state: State, slab: Slab, session: Session) -> None:

@@ -4,8 +4,10 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from kvd.core.effects import WHOLES
 from kvd.core.extents import ExtentMap
 from kvd.core.index import Index, Tree
+from kvd.core.ssd import Ssd, SsdConfig, new_ssd
 from kvd.core.transitions import (
     LEASE_MOVES,
     SESSION_MOVES,
@@ -19,20 +21,6 @@ from kvd.core.transitions import (
 from kvd.identity import Keyspace
 from kvd.limits import PAGE_BYTES, Limits
 from kvd.types import Extent
-
-
-@dataclass(frozen=True, slots=True)
-class SsdConfig:
-    """`segments_max` of `segment_bytes` each in all `directories`; `daily_write_bytes` 0: no bound.
-
-    `spare_bytes` of each device are left to other programs.
-    """
-
-    directories: int
-    segment_bytes: int
-    segments_max: int
-    daily_write_bytes: int = 0
-    spare_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,17 +90,22 @@ class Reservation:
     sizes: np.ndarray
     expires_ns: int
     pinned: int  # The row held until the end, or NO_ROW.
+    durable: bool = False
     lost: bool = False  # Its time passed: its extents are quarantined until its writer answers.
 
 
 @dataclass(slots=True)
 class Lease:
-    """`pins`: the (row, class) at the end of each promised prefix; ancestors follow from them."""
+    """`pins`: the (row, class) at the end of each promised prefix; ancestors follow from them.
+
+    `reads` i64: strips whose places in dram it was told.
+    """
 
     id: int
     session: int
     pins: list[tuple[int, int]]
     size_bytes: int
+    reads: np.ndarray
     expires_ns: int
     generation: int  # The newest there was when it was granted.
     state: LeaseState = LeaseState.GRANTED
@@ -155,14 +148,34 @@ class Limbo:
     extents: tuple[Extent, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Pending:
-    """A wish that is not answered yet (I10)."""
+    """A fetch that is not answered yet (I10): `strips` per class and lane may still be on disk."""
 
     request: int
     session: int
     lease: int
     deadline_ns: int
+    mapped: bool = False
+    strips: tuple[tuple[np.ndarray, ...], ...] = ()
+    ready: tuple[int, int, int] = WHOLES
+    cut: bool = False  # A read failed: what is left of the promise is `counts`.
+    counts: tuple[int, int, int] = (0, 0, 0)
+
+
+@dataclass(slots=True)
+class Clear:
+    """A keyspace being forgotten: rows that are left to drop, deepest last."""
+
+    request: int
+    session: int
+    deadline_ns: int
+    rows: np.ndarray
+    generations: np.ndarray
+    chunks: int = 0
+    held: int = 0
+    untold: bool = True  # The catalog may not have forgotten all of it, durably.
+    commit: int = 0  # The one that tells the rest.
 
 
 @dataclass(slots=True)
@@ -179,9 +192,13 @@ class State:
     lease_due: list[tuple[int, int]] = field(default_factory=list)  # Heap of (when, lease id).
     # Extents that a session's process may still write, by session; outlives the session's record.
     quarantine: dict[int, list[Extent]] = field(default_factory=dict)
+    ssd: Ssd | None = None
+    # The daemon's own session of each tenant, which owns the slabs that strips are read into.
+    own_sessions: dict[str, int] = field(default_factory=dict)
     delivering: dict[int, int] = field(default_factory=dict)  # Request -> lease, until it ended.
     pending: dict[int, Pending] = field(default_factory=dict)
     limbo: list[Limbo] = field(default_factory=list)
+    clears: list[Clear] = field(default_factory=list)
     generation: int = 0
     lease_id: int = 0
     reservation_id: int = 0
@@ -204,7 +221,8 @@ class State:
 
 def new_state(config: CoreConfig, epoch: int) -> State:
     """Return the state of a daemon that has just begun; `epoch` also seeds its choices."""
-    return State(config, epoch, np.random.Generator(np.random.PCG64(epoch)))
+    ssd = None if config.ssd is None else new_ssd(config.ssd)
+    return State(config, epoch, np.random.Generator(np.random.PCG64(epoch)), ssd=ssd)
 
 
 def move_bytes(state: State, extent: Extent, source: StripState, target: StripState) -> None:

@@ -3,11 +3,27 @@
 Start reading here: every event has one function, named after it.
 """
 
-from kvd.core import find, keyspaces, leases, reservations, reserve, seal, sessions, slabs
+from typing import get_args
+
+from kvd.core import (
+    clear,
+    deliver,
+    find,
+    keyspaces,
+    leases,
+    reservations,
+    reserve,
+    seal,
+    sessions,
+    slabs,
+    tier,
+)
+from kvd.core.disk_events import DiskEvent
 from kvd.core.effects import Answer, Effect
 from kvd.core.events import (
     AbortWanted,
     CancelWanted,
+    ClearWanted,
     DeliveryEnded,
     DeliveryMoved,
     DrainStarted,
@@ -15,6 +31,7 @@ from kvd.core.events import (
     FetchWanted,
     KeyspaceWanted,
     LookupWanted,
+    PrefetchWanted,
     ProcessGone,
     ReleaseWanted,
     RenewWanted,
@@ -31,7 +48,10 @@ from kvd.core.events import (
 from kvd.core.state import State
 from kvd.errors import ErrorKind, KvdError
 
-_NOT_WHILE_DRAINING = (KeyspaceWanted, ReserveWanted, LookupWanted, FetchWanted)
+_NOT_WHILE_DRAINING = (
+    KeyspaceWanted, ReserveWanted, LookupWanted, FetchWanted, PrefetchWanted, ClearWanted,
+)  # fmt: skip
+_DISK_EVENTS = get_args(DiskEvent)
 
 
 def step(state: State, event: Event, now_ns: int) -> list[Effect]:
@@ -66,15 +86,15 @@ def _dispatch(state: State, event: Event) -> list[Effect]:
         case ReserveWanted():
             return reserve.on_reserve(state, event)
         case SealWanted():
-            return seal.on_seal(state, event)
+            return [*seal.on_seal(state, event), *tier.pump(state)]
         case AbortWanted():
             return reservations.on_abort(state, event)
         case DeliveryMoved():
-            return find.on_delivery_moved(state, event)
+            return deliver.on_delivery_moved(state, event)
         case DeliveryEnded():
-            return find.on_delivery_ended(state, event)
+            return deliver.on_delivery_ended(state, event)
         case CancelWanted():
-            return find.on_cancel(state, event)
+            return deliver.on_cancel(state, event)
         case Ticked():
             return _on_tick(state)
         case _:
@@ -82,7 +102,13 @@ def _dispatch(state: State, event: Event) -> list[Effect]:
 
 
 def _dispatch_rare(state: State, event: Event) -> list[Effect]:
+    if isinstance(event, _DISK_EVENTS):
+        return tier.on_disk_event(state, event)
     match event:
+        case PrefetchWanted():
+            return find.on_prefetch(state, event)
+        case ClearWanted():
+            return clear.on_clear(state, event)
         case KeyspaceWanted():
             return keyspaces.on_keyspace(state, event)
         case SessionOpened():
@@ -106,9 +132,10 @@ def _dispatch_rare(state: State, event: Event) -> list[Effect]:
 
 def _on_tick(state: State) -> list[Effect]:
     return [
-        *find.on_tick(state),
+        *deliver.on_tick(state),
         *leases.on_tick(state),
         *reservations.on_tick(state),
         *sessions.on_tick(state),
         *slabs.on_tick(state),
+        *tier.on_tick(state),
     ]

@@ -43,9 +43,9 @@ class StripState(StrEnum):
 
 STRIP_MOVES = {
     (StripState.FREE, StripState.FILLING): "reserve",
-    (StripState.FILLING, StripState.READY): "seal",
-    (StripState.FILLING, StripState.FREE): "abort, unused tail, coalesced",
-    (StripState.FILLING, StripState.QUARANTINED): "its writer may still write",
+    (StripState.FILLING, StripState.READY): "seal, or read from disk",
+    (StripState.FILLING, StripState.FREE): "abort, unused tail, coalesced, could not be read",
+    (StripState.FILLING, StripState.QUARANTINED): "its writer, or a hung read, may still write",
     (StripState.READY, StripState.FREE): "evict",
     (StripState.READY, StripState.FREEING): "replaced while older leases live",
     (StripState.FREEING, StripState.FREE): "the last older lease ended",
@@ -76,4 +76,30 @@ class SessionState(StrEnum):
 SESSION_MOVES = {
     (SessionState.OPEN, SessionState.DRAINING): "a socket closed",
     (SessionState.DRAINING, SessionState.CLOSED): "process gone, or bounded time passed",
+}
+
+
+class SegmentLife(StrEnum):
+    MAKING = "making"
+    OPEN = "open"  # Strips are appended.
+    FULL = "full"
+    CLEARING = "clearing"  # What is worth it is written elsewhere, the rest is dropped.
+    FREE = "free"  # The catalog, durably, names nothing in it.
+    RECYCLING = "recycling"
+    REMOVING = "removing"
+    GONE = "gone"
+
+
+SEGMENT_MOVES = {
+    (SegmentLife.MAKING, SegmentLife.OPEN): "its file is there",
+    (SegmentLife.MAKING, SegmentLife.GONE): "could not be made",
+    (SegmentLife.OPEN, SegmentLife.FULL): "no room for the next strip, or a write failed",
+    (SegmentLife.FULL, SegmentLife.CLEARING): "least valuable when room is needed",
+    (SegmentLife.CLEARING, SegmentLife.FREE): "the commit that drops its last strip is durable",
+    (SegmentLife.FREE, SegmentLife.RECYCLING): "to be written over",
+    (SegmentLife.RECYCLING, SegmentLife.OPEN): "its head has a higher epoch",
+    (SegmentLife.RECYCLING, SegmentLife.FREE): "its head could not be written",
+    (SegmentLife.FREE, SegmentLife.REMOVING): "more than the budget or the file system allows",
+    (SegmentLife.REMOVING, SegmentLife.GONE): "its file is removed",
+    (SegmentLife.REMOVING, SegmentLife.FREE): "its file could not be removed",
 }

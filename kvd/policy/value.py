@@ -29,6 +29,11 @@ def heat_after(heat: float, now_ns: int) -> float:
     return float(np.logaddexp2(heat, heat_at(now_ns)))
 
 
+def heats_after(heats: np.ndarray, now_ns: int) -> np.ndarray:
+    """Return a column of heats with one more access now, each."""
+    return np.logaddexp2(heats, heat_at(now_ns))
+
+
 def log_density(heats: np.ndarray, classes: np.ndarray, sizes: np.ndarray) -> np.ndarray:
     """Return log2 of (value x gain / bytes) of strips; three columns of one length."""
     assert heats.shape == classes.shape == sizes.shape and (sizes > 0).all()

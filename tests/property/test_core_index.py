@@ -4,7 +4,8 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kvd.core.evict import drop_class, evict
+from kvd.core.drops import drop_class
+from kvd.core.evict import evict
 from kvd.core.index import NO_ROW
 from kvd.limits import DIGEST_BYTES
 from kvd.testing.scene import Scene, branch_of, chain_of
@@ -48,9 +49,9 @@ def test_prefixes_after_any_evictions(growth: list, drops: list[int]) -> None:
     chains = grow(scene, session, growth)
     index = scene.state.index
     for choice in drops:
-        if not index.frontier:
+        if not len(index.frontier):
             break
-        row = index.frontier[choice % len(index.frontier)]
+        row = int(index.frontier.members[choice % len(index.frontier)])
         drop_class(scene.state, row, index.top_class(row))
         scene.wait(1)  # Checks the frontier, the children and I6 from the ground.
         for chain in chains:

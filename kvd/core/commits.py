@@ -1,0 +1,236 @@
+"""Commits: what the catalog is told, one transaction at a time, and what follows from each.
+
+A chunk is committed only behind its parent, class by class, so what a restart finds has no holes.
+"""
+
+import numpy as np
+
+from kvd.core.columns import row_columns, row_keys
+from kvd.core.disk_effects import Commit, SegmentRecord
+from kvd.core.disk_events import Committed
+from kvd.core.effects import Effect
+from kvd.core.index import NO_ROW, Saving
+from kvd.core.save import displace, displace_strip, enqueue
+from kvd.core.segments import find_ssd
+from kvd.core.ssd import CommitBatch, Journal, Segment, Ssd
+from kvd.core.state import State
+from kvd.core.transitions import SegmentLife
+from kvd.errors import FaultKind
+from kvd.types import CLASS_COUNT, SegmentState
+
+_ALL = (1 << CLASS_COUNT) - 1
+_STATES = {SegmentLife.OPEN: SegmentState.OPEN, SegmentLife.FREE: SegmentState.FREE}
+
+
+def commit_due(state: State) -> list[Effect]:
+    """Tell the catalog all that there is to tell, unless it is still busy with the last time."""
+    ssd = find_ssd(state)
+    if ssd.commit is not None or state.now_ns < ssd.commit_at_ns:
+        return []
+    if ssd.map_full:
+        return _commit_drops(state)
+    freed = [s.id for s in ssd.segments.values() if _is_cleared(s)]
+    journal = ssd.journal
+    if not (freed or journal.written or journal.changed or journal.dropped or journal.removed):
+        return []
+    rows = _committable(state)
+    rows += [
+        row for row, generation in journal.changed.items()
+        if row not in journal.written and _is_told(state, row, generation)
+    ]  # fmt: skip
+    ssd.journal = Journal()
+    return [_send(state, journal, np.array(rows, np.int64), freed)]
+
+
+def _is_cleared(segment: Segment) -> bool:
+    users = segment.live_bytes + segment.held + segment.writing + segment.reading
+    return segment.life == SegmentLife.CLEARING and not users
+
+
+def _commit_drops(state: State) -> list[Effect]:
+    """The catalog's file is full: only what makes room in it goes through."""
+    ssd = find_ssd(state)
+    if not ssd.journal.dropped:
+        return []
+    journal = Journal(dropped=ssd.journal.dropped, released=ssd.journal.released)
+    ssd.journal.dropped, ssd.journal.released = {}, []
+    return [_send(state, journal, np.zeros(0, np.int64), [])]
+
+
+def _is_told(state: State, row: int, generation: int) -> bool:
+    index = state.index
+    if index.generation[row] != generation or not index.present[row].any():
+        return False
+    if index.condemned[row] and not index.cataloged[row]:
+        return False  # Cleared: the catalog is not to hear of it again.
+    if index.segment[row, 0]:
+        return True
+    # Nothing of it is on disk any more, while it lives on in dram.
+    if index.cataloged[row]:
+        digest = index.chain[row]
+        assert digest is not None
+        find_ssd(state).journal.dropped[int(index.tree_id[row]), digest] = None
+        index.cataloged[row] = False
+    return False
+
+
+def _committable(state: State) -> list[int]:
+    """Return the written rows whose parents are durable, or are with them; others wait or end."""
+    ssd, index = find_ssd(state), state.index
+    written = np.array(list(ssd.journal.written), np.int64)
+    rows, masks = [], {}
+    again = []
+    for row in written[np.argsort(index.depth[written], kind="stable")].tolist():
+        assert index.generation[row] == ssd.journal.written[row]
+        parent = int(index.parent[row])
+        allowed = _ALL if parent == NO_ROW else masks.get(parent, _mask(index.segment[parent]))
+        allowed |= _mask(index.segment[row])  # What only moves stands on what it stood on.
+        there = np.where(index.new_segment[row] != 0, index.new_segment[row], index.segment[row])
+        mask = _mask(there) & allowed
+        if index.condemned[row] or not mask & 1:
+            displace(state, row)
+            if not index.condemned[row] and parent != NO_ROW and index.saving[parent]:
+                again.append(row)
+            continue
+        for plane_class in range(CLASS_COUNT):
+            if not mask >> plane_class & 1 and index.new_segment[row, plane_class]:
+                displace_strip(state, row, plane_class)
+        masks[row] = mask
+        rows.append(row)
+    enqueue(state, again)
+    return rows
+
+
+def _mask(segments: np.ndarray) -> int:
+    """Return the leading classes that are somewhere, a bit each."""
+    mask = 0
+    for plane_class in range(CLASS_COUNT):
+        if not segments[plane_class]:
+            break
+        mask |= 1 << plane_class
+    return mask
+
+
+def _send(state: State, journal: Journal, rows: np.ndarray, freed: list[int]) -> Commit:
+    ssd, index = find_ssd(state), state.index
+    new = index.new_segment[rows] != 0
+    segments = np.where(new, index.new_segment[rows], index.segment[rows])
+    pages = np.where(new, index.new_page[rows], index.page[rows])
+    journal.segments.update(dict.fromkeys(freed))
+    batch = CommitBatch(ssd.next_batch(), journal, rows, segments, pages, freed)
+    ssd.commit = batch
+    index.cataloged[rows] = True
+    trees = [index.trees[tree_id] for tree_id in np.unique(index.tree_id[rows]).tolist()]
+    unknown = [tree for tree in trees if tree.digest not in ssd.keyspaces_known]
+    journal.trees.update(dict.fromkeys(tree.id for tree in unknown))
+    keyspaces = {tree.digest: (tree.keyspace, tree.tenant) for tree in unknown}
+    assert all(keyspace is not None for keyspace, _ in keyspaces.values())
+    return Commit(
+        batch.id,
+        row_columns(state, rows, segments, pages),
+        row_keys(state, list(journal.dropped)),
+        tuple(_record(ssd.segments[s], freed) for s in journal.segments if s in ssd.segments),
+        tuple(journal.removed),
+        tuple(keyspaces.values()),  # type: ignore[arg-type]
+        state.generation + 1,
+        ssd.written,
+    )
+
+
+def _record(segment: Segment, freed: list[int]) -> SegmentRecord:
+    life = (
+        SegmentState.FREE if segment.id in freed else _STATES.get(segment.life, SegmentState.FULL)
+    )
+    if segment.life == SegmentLife.RECYCLING:  # Until its head is written it is what it was.
+        return SegmentRecord(
+            segment.directory, segment.number, segment.plane_class, SegmentState.FREE,
+            segment.epoch - 1,
+        )  # fmt: skip
+    return SegmentRecord(
+        segment.directory, segment.number, segment.plane_class, life, segment.epoch
+    )
+
+
+def on_committed(state: State, event: Committed) -> list[Effect]:
+    ssd = find_ssd(state)
+    batch, ssd.commit = ssd.commit, None
+    assert batch is not None and batch.id == event.batch
+    if event.fault is not None:
+        ssd.counts["commits failed"] += 1
+        _take_back(state, batch)
+        if event.fault.kind == FaultKind.NO_SPACE:
+            ssd.map_full = True
+        else:
+            ssd.catalog_fault = event.fault
+            ssd.commit_at_ns = state.now_ns + state.config.limits.probe_ns
+        return []
+    if ssd.catalog_fault is not None:
+        ssd.catalog_fault, ssd.refill = None, True
+    ssd.map_full = False
+    for tree_id in batch.journal.trees:
+        ssd.keyspaces_known.add(state.index.trees[tree_id].digest)
+    for at, row in enumerate(batch.rows.tolist()):
+        if row in batch.journal.written:
+            _settle_row(state, row, batch.segments[at], batch.pages[at])
+        _release(ssd, ssd.held.pop(row, ()))
+    _release(ssd, batch.journal.released)
+    _note_rows(state, batch)
+    for segment_id in batch.freed:
+        segment = ssd.segments[segment_id]
+        segment.become(SegmentLife.FREE)
+        segment.rows = []
+        ssd.counts["segments cleared"] += 1
+    return []
+
+
+def _take_back(state: State, batch: CommitBatch) -> None:
+    """Have the next commit tell all of this again: nobody knows how much of it was heard."""
+    ssd, index = find_ssd(state), state.index
+    newer, older = ssd.journal, batch.journal
+    # What was dropped since is not put again: its rows are gone, or of another generation.
+    rows = {
+        row: generation for row, generation in older.written.items()
+        if index.generation[row] == generation and index.saving[row] == Saving.WRITING
+    }  # fmt: skip
+    newer.written = {**rows, **newer.written}
+    newer.changed = {**older.changed, **newer.changed}
+    newer.dropped = {**older.dropped, **newer.dropped}
+    newer.segments = {**older.segments, **newer.segments}
+    newer.removed = {**older.removed, **newer.removed}
+    newer.released = older.released + newer.released
+
+
+def _settle_row(state: State, row: int, segments: np.ndarray, pages: np.ndarray) -> None:
+    """The strips of the row that were written are durable now."""
+    ssd, index = find_ssd(state), state.index
+    assert index.saving[row] == Saving.WRITING
+    for plane_class in np.flatnonzero(index.new_segment[row]).tolist():
+        size = int(index.size[row, plane_class])
+        before = int(index.segment[row, plane_class])
+        if before:
+            ssd.segments[before].live_bytes -= size
+        assert index.new_segment[row, plane_class] == segments[plane_class]
+        segment = ssd.segments[int(segments[plane_class])]
+        segment.live_bytes += size
+        segment.writing -= 1
+        index.segment[row, plane_class] = segments[plane_class]
+        index.page[row, plane_class] = pages[plane_class]
+        index.new_segment[row, plane_class] = index.new_page[row, plane_class] = 0
+        if index.slab[row, plane_class]:
+            index.copies.add(row * CLASS_COUNT + plane_class)
+    index.saving[row] = Saving.NONE
+    index.place_frontier(row)
+
+
+def _note_rows(state: State, batch: CommitBatch) -> None:
+    ssd = find_ssd(state)
+    for segment_id in np.unique(batch.segments).tolist():
+        if segment_id and segment_id in ssd.segments:
+            rows = batch.rows[(batch.segments == segment_id).any(axis=1)]
+            ssd.segments[segment_id].rows.append(rows)
+
+
+def _release(ssd: Ssd, segments: tuple[int, ...] | list[int]) -> None:
+    for segment_id in segments:
+        ssd.segments[segment_id].held -= 1
+        assert ssd.segments[segment_id].held >= 0

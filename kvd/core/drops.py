@@ -1,0 +1,102 @@
+"""How strips leave: a copy from dram, a class of a chunk from everywhere, a chunk from the index.
+
+Whatever the catalog may know of it is noted for its next commit.
+"""
+
+import numpy as np
+
+from kvd.core.index import NO_ROW
+from kvd.core.state import State, move_bytes
+from kvd.core.transitions import StripState
+from kvd.types import CLASS_COUNT, Extent, PlaneClass
+
+
+def extent_of(state: State, row: int, plane_class: int) -> Extent:
+    index = state.index
+    slab = int(index.slab[row, plane_class])
+    assert slab, (row, plane_class)
+    return Extent(slab, int(index.offset[row, plane_class]), int(index.size[row, plane_class]))
+
+
+def free_copy(state: State, row: int, plane_class: int) -> int:
+    """Give up a strip's place in dram and return its slab; the strip is on disk, or going."""
+    index = state.index
+    assert not index.reads[row, plane_class], "I4: a lease names it"
+    assert not index.missing[row, plane_class], "a hand writes into it"
+    extent = extent_of(state, row, plane_class)
+    move_bytes(state, extent, StripState.READY, StripState.FREE)
+    index.slab[row, plane_class] = 0
+    index.offset[row, plane_class] = 0
+    index.copies.discard(row * CLASS_COUNT + plane_class)
+    return extent.slab
+
+
+def drop_class(state: State, row: int, plane_class: int) -> int:
+    """Take the row's least significant strip from every tier; return its slab, 0 for none."""
+    index = state.index
+    assert index.top_class(row) == plane_class
+    assert not index.children[row, plane_class] and not index.pins[row, plane_class]  # I4, I6
+    slab = free_copy(state, row, plane_class) if index.slab[row, plane_class] else 0
+    if index.segment[row, plane_class]:
+        _leave_segment(state, row, plane_class)
+    index.present[row, plane_class] = False
+    parent = int(index.parent[row])
+    if parent != NO_ROW:
+        index.children[parent, plane_class] -= 1
+        # The value of a chunk is at least that of what was built on it.
+        index.heat[parent] = max(index.heat[parent], index.heat[row])
+    index.place_frontier(row)
+    if parent != NO_ROW:
+        index.place_frontier(parent)
+    if plane_class == PlaneClass.ANCHOR:
+        forget(state, row)
+    return slab
+
+
+def _leave_segment(state: State, row: int, plane_class: int) -> None:
+    index, ssd = state.index, state.ssd
+    assert ssd is not None
+    segment = ssd.segments[int(index.segment[row, plane_class])]
+    segment.live_bytes -= int(index.size[row, plane_class])
+    assert segment.live_bytes >= 0, segment.id
+    index.segment[row, plane_class] = index.page[row, plane_class] = 0
+    ssd.journal.changed[row] = int(index.generation[row])
+
+
+def forget(state: State, row: int) -> None:
+    """Take a row without strips out of the index, and have the catalog forget it."""
+    index, ssd = state.index, state.ssd
+    if ssd is not None:
+        ssd.journal.changed.pop(row, None)
+        ssd.journal.released += ssd.held.pop(row, ())
+        if index.cataloged[row]:
+            digest = index.chain[row]
+            assert digest is not None
+            ssd.journal.dropped[int(index.tree_id[row]), digest] = None
+    index.forget_row(row)
+
+
+def hold_segments(state: State, row: int) -> None:
+    """Leave the places of a replaced row's strips alone until the catalog knows the new ones."""
+    index, ssd = state.index, state.ssd
+    on_disk = np.flatnonzero(index.segment[row])
+    if ssd is None or not len(on_disk):
+        return
+    for plane_class in on_disk.tolist():
+        segment = ssd.segments[int(index.segment[row, plane_class])]
+        segment.live_bytes -= int(index.size[row, plane_class])
+        segment.held += 1
+        ssd.held[row] = (*ssd.held.get(row, ()), segment.id)
+    index.segment[row] = index.page[row] = 0
+    ssd.journal.changed.pop(row, None)
+
+
+def forget_on_disk(state: State, row: int) -> None:
+    """Have the catalog forget a row that is held, and so stays in the index, condemned."""
+    index, ssd = state.index, state.ssd
+    assert index.condemned[row]
+    if ssd is not None and index.cataloged[row]:
+        digest = index.chain[row]
+        assert digest is not None
+        ssd.journal.dropped[int(index.tree_id[row]), digest] = None
+        index.cataloged[row] = False

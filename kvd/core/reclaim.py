@@ -1,0 +1,203 @@
+"""Room on disk: one segment at a time is cleared, its valuable strips written again elsewhere.
+
+What is dropped goes with everything built on it, from every tier, so that presence stays monotone
+along a chain (I6); what anybody holds, and what is hot, moves.
+"""
+
+import numpy as np
+
+from kvd.core.drops import drop_class
+from kvd.core.effects import Effect
+from kvd.core.index import Saving
+from kvd.core.load import bring
+from kvd.core.save import enqueue
+from kvd.core.segments import SPARE_SEGMENTS, find_ssd, in_use, spare, usable
+from kvd.core.ssd import Clearing, Segment, Ssd
+from kvd.core.state import State
+from kvd.core.transitions import SegmentLife
+from kvd.policy.value import CLASS_GAIN, heat_at
+from kvd.types import CLASS_COUNT
+
+VICTIMS_SAMPLED = 8
+HEATS_SAMPLED = 256
+HOT_BITS = 1.0  # So much above the median of its class is worth being written again.
+HOT_SHARE = 0.25  # Of a segment, at most: the rest is room won, whatever happens.
+OUTSIDE_SHARE = 0.5  # Of a segment: what may be dropped elsewhere along with the victim's strips.
+
+
+def advance(state: State) -> list[Effect]:
+    """Clear the segment that is being cleared, or choose one when room is wanted."""
+    ssd = find_ssd(state)
+    if ssd.fault is not None:
+        return []
+    clearing = ssd.clearing
+    if clearing is not None and ssd.segments[clearing.segment].life == SegmentLife.FREE:
+        _unguard(state, clearing, clearing.strips)
+        clearing = ssd.clearing = None
+    if clearing is None:
+        return _begin(state) if _is_room_wanted(ssd) else []
+    return _go_on(state, clearing)
+
+
+def _is_room_wanted(ssd: Ssd) -> bool:
+    waiting = any(s.life in (SegmentLife.FREE, SegmentLife.REMOVING) for s in ssd.segments.values())
+    if in_use(ssd) > ssd.segments_max:
+        return not waiting
+    return spare(ssd) <= SPARE_SEGMENTS or ssd.map_full
+
+
+def _begin(state: State) -> list[Effect]:
+    ssd = find_ssd(state)
+    segment = _victim(state, ssd)
+    if segment is None:
+        return []
+    segment.become(SegmentLife.CLEARING)
+    ssd.counts["segments chosen"] += 1
+    rows = _live_rows(state, segment)
+    kept = _drop_cold(state, segment, rows)
+    if _bytes_of(state, kept, segment) > ssd.config.segment_bytes // 2:
+        # Too much to be written again: what nobody holds goes, whatever hangs on it.
+        kept = _drop_each(state, segment, kept, 1 << 62)
+    strips = kept * CLASS_COUNT + int(segment.plane_class)
+    state.index.reads.reshape(-1)[strips] += 1  # In dram until it is written again.
+    ssd.counts["strips written again"] += len(strips)
+    ssd.clearing = Clearing(segment.id, strips)
+    return _go_on(state, ssd.clearing)
+
+
+def _victim(state: State, ssd: Ssd) -> Segment | None:
+    """Return the least valuable of some sampled segments that nothing is under way in."""
+    idle = [
+        s for s in ssd.segments.values()
+        if s.life == SegmentLife.FULL and not (s.reading or s.writing or s.held)
+        and usable(ssd, ssd.directories[s.directory])
+    ]  # fmt: skip
+    if len(idle) > VICTIMS_SAMPLED:
+        chosen = state.rng.choice(len(idle), VICTIMS_SAMPLED, replace=False)
+        idle = [idle[at] for at in sorted(chosen.tolist())]
+    return min(idle, key=lambda s: (_value(state, s), s.id), default=None)
+
+
+def _value(state: State, segment: Segment) -> float:
+    heats = state.index.heat[_live_rows(state, segment)] - heat_at(state.now_ns)
+    return float(np.exp2(np.clip(heats, -60, 60)).sum() * CLASS_GAIN[segment.plane_class])
+
+
+def _live_rows(state: State, segment: Segment) -> np.ndarray:
+    """Return i64: the rows whose strip lies in the segment, in the order written."""
+    rows = segment.all_rows()
+    rows = rows[state.index.segment[rows, segment.plane_class] == segment.id]
+    # A row's number may have been used again: each only once.
+    _, first = np.unique(rows, return_index=True)
+    return rows[np.sort(first)]
+
+
+def _bytes_of(state: State, rows: np.ndarray, segment: Segment) -> int:
+    return int(state.index.size[rows, segment.plane_class].sum(dtype=np.int64))
+
+
+def _drop_cold(state: State, segment: Segment, rows: np.ndarray) -> np.ndarray:
+    """Drop what is not hot, with what is built on it; return the rows that stay."""
+    index, ssd = state.index, find_ssd(state)
+    some = state.rng.integers(0, len(index.heat), HEATS_SAMPLED)
+    some = some[index.segment[some, segment.plane_class] != 0]
+    limit = float(np.median(index.heat[some])) + HOT_BITS if len(some) else np.inf
+    by_heat = rows[np.argsort(-index.heat[rows], kind="stable")]
+    sizes = np.cumsum(index.size[by_heat, segment.plane_class].astype(np.int64))
+    hot = (index.heat[by_heat] > limit) & (sizes <= ssd.config.segment_bytes * HOT_SHARE)
+    cold = by_heat[~hot]
+    left = _drop_each(state, segment, cold, int(ssd.config.segment_bytes * OUTSIDE_SHARE))
+    return np.concatenate((by_heat[hot], left))
+
+
+def _drop_each(state: State, segment: Segment, rows: np.ndarray, outside: int) -> np.ndarray:
+    """Drop the class of each row and of all behind it; return the rows that could not go."""
+    index, plane_class = state.index, int(segment.plane_class)
+    left = []
+    for row in rows[np.argsort(-index.depth[rows], kind="stable")].tolist():
+        if index.segment[row, plane_class] != segment.id:
+            continue  # It went with one before.
+        behind = _closure(state, row, plane_class)
+        if behind is not None:
+            elsewhere = index.segment[behind, plane_class] != segment.id
+            outside -= int(index.size[behind, plane_class][elsewhere].sum(dtype=np.int64))
+        if behind is None or outside < 0:
+            left.append(row)
+            continue
+        drop_all(state, behind, plane_class)
+    return np.array(left, np.int64)
+
+
+def _closure(state: State, row: int, plane_class: int) -> list[int] | None:
+    """Return the row and all behind it that have the class, parents first; None if one is held."""
+    index = state.index
+    found, stack = [], [row]
+    while stack:
+        at = stack.pop()
+        if not index.present[at, plane_class]:
+            continue
+        if is_held(state, at, plane_class):
+            return None
+        found.append(at)
+        stack += index.children_of(at)
+    return found
+
+
+def is_held(state: State, row: int, plane_class: int) -> bool:
+    """Return whether anybody holds a class of the row, from this one on (I4)."""
+    index = state.index
+    held = index.pins[row, plane_class:].any() or index.reads[row, plane_class:].any()
+    return bool(
+        held or index.missing[row, plane_class:].any() or index.saving[row] == Saving.WRITING
+    )
+
+
+def drop_all(state: State, rows: list[int], plane_class: int) -> None:
+    """Drop the class, and those that stand on it, of rows given parents first."""
+    index = state.index
+    for row in reversed(rows):
+        for each in range(CLASS_COUNT - 1, plane_class - 1, -1):
+            if index.present[row, each]:
+                drop_class(state, row, each)
+
+
+def _unguard(state: State, clearing: Clearing, strips: np.ndarray) -> None:
+    state.index.reads.reshape(-1)[strips] -= 1
+    clearing.strips = np.setdiff1d(clearing.strips, strips)
+
+
+def _go_on(state: State, clearing: Clearing) -> list[Effect]:
+    """Have each strip that stays read, if it must be, and written; drop what cannot be read."""
+    index = state.index
+    strips = clearing.strips
+    rows, classes = np.divmod(strips, CLASS_COUNT)
+    here = index.segment[rows, classes] == clearing.segment
+    lost = here & (index.slab[rows, classes] == 0)
+    effects: list[Effect] = []
+    if lost.any():
+        effects, gone = bring(state, strips[lost])
+        _give_up(state, clearing, gone)
+        here &= ~np.isin(strips, gone)
+    there = here & (index.slab[rows, classes] != 0) & (index.missing[rows, classes] == 0)
+    there &= (index.saving[rows] == Saving.NONE) & ~index.condemned[rows]
+    enqueue(state, np.unique(rows[there]).tolist(), first=True)
+    wrong = here & index.condemned[rows]
+    if wrong.any():
+        _give_up(state, clearing, strips[wrong])
+    return effects
+
+
+def _give_up(state: State, clearing: Clearing, strips: np.ndarray) -> None:
+    """Drop strips that cannot be moved; one that is held is tried again later."""
+    for strip in strips.tolist():
+        row, plane_class = divmod(strip, CLASS_COUNT)
+        if state.index.segment[row, plane_class] != clearing.segment:
+            continue
+        one = np.array([strip])
+        _unguard(state, clearing, one)
+        behind = _closure(state, row, plane_class)
+        if behind is not None:
+            drop_all(state, behind, plane_class)
+        else:
+            state.index.reads.reshape(-1)[one] += 1
+            clearing.strips = np.union1d(clearing.strips, one)

@@ -1,0 +1,217 @@
+"""The index after a restart, from the catalog alone: whole columns at once, no segment is read.
+
+What cannot stand is left out and dropped from the catalog: a chunk without its parent, a class
+that its parent has not (I6). So whatever the crash left, prefixes have no holes.
+"""
+
+import numpy as np
+
+from kvd.core.disk_effects import RowColumns
+from kvd.core.disk_events import Recovered
+from kvd.core.effects import Effect
+from kvd.core.index import NO_ROW, Index, Tree
+from kvd.core.segments import find_ssd
+from kvd.core.ssd import Segment, Ssd
+from kvd.core.state import State
+from kvd.core.transitions import SegmentLife
+from kvd.errors import KvdError
+from kvd.limits import PAGE_BYTES
+from kvd.policy.value import heat_at
+from kvd.shape import cell_grid
+from kvd.types import CLASS_COUNT, SegmentState
+
+_DEPTH_ROUNDS_MAX = 32  # Each doubles what is looked at; no chain is longer.
+_LIVES = {
+    SegmentState.FREE: SegmentLife.FREE,
+    SegmentState.OPEN: SegmentLife.OPEN,
+    SegmentState.FULL: SegmentLife.FULL,
+}
+
+
+def on_recovered(state: State, event: Recovered) -> list[Effect]:
+    """Take in what the catalog held; the state must be that of a daemon that has just begun."""
+    ssd, index = find_ssd(state), state.index
+    assert not index.row_count and not ssd.segments
+    state.generation = event.generation
+    ssd.written = event.written
+    ssd.keyspaces_known = set(event.keyspaces)
+    ids = _take_segments(ssd, event)
+    rows = event.rows
+    trees, tree_of = _take_trees(state, event)
+    segments = _segment_ids(rows, ids)
+    parents, masks, depths = _stand(rows, trees, tree_of, segments)
+    kept = np.flatnonzero(masks & 1)
+    _fill(state, event, (tree_of, segments, parents, masks, depths), kept)
+    _note_dropped(state, rows, trees, tree_of, kept)
+    for row in kept[(masks[kept] != _mask(segments[kept]))].tolist():
+        number = int(index.trees[tree_of[row]].rows[rows.keys.chain[row]])
+        ssd.journal.changed[number] = int(index.generation[number])
+    _count_segments(state)
+    ssd.counts["rows recovered"] = len(kept)
+    ssd.counts["rows left out"] = len(rows.parents) - len(kept)
+    return []
+
+
+def _take_segments(ssd: Ssd, event: Recovered) -> dict[tuple[int, int], int]:
+    ids = {}
+    for record in event.segments:
+        ssd.segment_id += 1
+        life = _LIVES[record.state]
+        if life == SegmentLife.OPEN:
+            if ssd.open[record.plane_class]:
+                life = SegmentLife.FULL
+            else:
+                ssd.open[record.plane_class] = ssd.segment_id
+        # A free one may have got the next epoch already, without the catalog having heard of it.
+        epoch = record.epoch + (life == SegmentLife.FREE)
+        ssd.segments[ssd.segment_id] = Segment(
+            ssd.segment_id, record.directory, record.segment, epoch, record.plane_class, life
+        )
+        ssd.number = max(ssd.number, record.segment)
+        ids[record.directory, record.segment] = ssd.segment_id
+    return ids
+
+
+def _take_trees(state: State, event: Recovered) -> tuple[list[Tree | None], np.ndarray]:
+    """Return the tree of each name, None where it cannot be, and the tree id of each row."""
+    trees: list[Tree | None] = []
+    for name in event.rows.keys.names:
+        keyspace, tenant = event.keyspaces[name.keyspace]
+        try:
+            grid = cell_grid(keyspace.shape, name.lane)
+        except KvdError:
+            trees.append(None)
+            continue
+        tree = Tree(NO_ROW, name.keyspace, tenant, name.lane, grid, keyspace=keyspace)
+        state.index.adopt(tree)
+        trees.append(tree)
+    ids = np.array([NO_ROW if tree is None else tree.id for tree in trees], np.int64)
+    return trees, ids[event.rows.keys.name_of] if len(ids) else np.zeros(0, np.int64)
+
+
+def _segment_ids(rows: RowColumns, ids: dict[tuple[int, int], int]) -> np.ndarray:
+    """Return u32[n, 3]: the core's segment of each strip, 0 where there is none."""
+    known = sorted(ids)
+    names = np.array([(d << 32) | number for d, number in known], np.uint64)
+    numbers = np.array([ids[name] for name in known], np.uint32)
+    wanted = (rows.directories.astype(np.uint64) << np.uint64(32)) | rows.segments
+    there = rows.page_counts != 0
+    if not len(names):
+        return np.zeros_like(rows.segments)
+    at = np.minimum(np.searchsorted(names, wanted), len(names) - 1)
+    return np.where(there & (names[at] == wanted), numbers[at], 0).astype(np.uint32)
+
+
+def _mask(segments: np.ndarray) -> np.ndarray:
+    """Return u8[n]: the leading classes that are on disk, a bit each."""
+    leading = np.logical_and.accumulate(segments != 0, axis=1)
+    return (leading << np.arange(CLASS_COUNT)).sum(axis=1).astype(np.uint8)
+
+
+def _stand(
+    rows: RowColumns, trees: list[Tree | None], tree_of: np.ndarray, segments: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return parents i64 by place, masks u8 of what can stand, and depths i32."""
+    count, chain = len(rows.parents), rows.keys.chain
+    parents = np.full(count, NO_ROW, np.int64)
+    masks = np.where(tree_of == NO_ROW, 0, _mask(segments)).astype(np.uint8)
+    name_of = rows.keys.name_of
+    for name in range(len(trees)):
+        [at] = np.nonzero(name_of == name)
+        known = {chain[row]: row for row in at.tolist()}
+        get = known.get
+        above = [rows.parents[row] for row in at.tolist()]
+        found = np.array([get(p, NO_ROW) if p else NO_ROW - 1 for p in above], np.int64)
+        masks[at[found == NO_ROW]] = 0
+        parents[at] = np.maximum(found, NO_ROW)
+    ancestor = parents.copy()
+    depths = (parents != NO_ROW).astype(np.int32)
+    for _ in range(_DEPTH_ROUNDS_MAX):
+        [below] = np.nonzero(ancestor != NO_ROW)
+        if not len(below):
+            break
+        above = ancestor[below]
+        # From one snapshot: what is above was not changed in this round yet.
+        masks[below] &= masks[above]
+        depths[below] += depths[above]
+        ancestor[below] = ancestor[above]
+    else:
+        masks[ancestor != NO_ROW] = 0  # A circle: no chain is like that.
+    return parents, masks, depths
+
+
+def _fill(state: State, event: Recovered, found: tuple[np.ndarray, ...], kept: np.ndarray) -> None:
+    index, rows = state.index, event.rows
+    tree_of, segments, parents, masks, depths = found
+    numbers = index.claim_rows(len(kept))
+    place = np.full(len(parents) + 1, NO_ROW, np.int64)  # One more, so that NO_ROW maps to itself.
+    place[kept] = numbers
+    standing = (masks[kept, None] >> np.arange(CLASS_COUNT)) & 1 == 1
+    index.tree_id[numbers] = tree_of[kept]
+    index.parent[numbers] = place[parents[kept]]
+    index.depth[numbers] = depths[kept]
+    index.generation[numbers] = rows.generations[kept]
+    index.profile[numbers] = rows.profiles[kept]
+    index.cataloged[numbers] = True
+    index.present[numbers] = standing
+    index.segment[numbers] = np.where(standing, segments[kept], 0)
+    index.page[numbers] = np.where(standing, rows.pages[kept], 0)
+    index.size[numbers] = np.where(standing, rows.page_counts[kept] * PAGE_BYTES, 0)
+    index.root[numbers] = np.where(standing, rows.roots[kept], 0)
+    heats = rows.heats[kept]
+    # The clock began anew: the hottest of all counts as used now.
+    newest = heats[np.isfinite(heats)].max(initial=-np.inf)
+    index.heat[numbers] = heats - newest + heat_at(state.now_ns) if np.isfinite(newest) else heats
+    chain = rows.keys.chain
+    for number, at in zip(numbers.tolist(), kept.tolist(), strict=True):
+        index.chain[number] = chain[at]
+    for tree in index.trees:
+        [mine] = np.nonzero(tree_of[kept] == tree.id)
+        names = [chain[at] for at in kept[mine].tolist()]
+        tree.rows = dict(zip(names, numbers[mine].tolist(), strict=True))
+        if len(mine):
+            tree.strip_bytes_max = index.size[numbers[mine]].max(axis=0).tolist()
+    _link(index, numbers)
+
+
+def _link(index: Index, numbers: np.ndarray) -> None:
+    """Derive children, siblings and their counts from the parents."""
+    parents = index.parent[numbers]
+    behind = numbers[parents != NO_ROW]
+    above = index.parent[behind]
+    np.add.at(index.children, above, index.present[behind].astype(index.children.dtype))
+    order = np.argsort(above, kind="stable")
+    behind, above = behind[order], above[order]
+    same = above[1:] == above[:-1]
+    index.next_sibling[behind[:-1][same]] = behind[1:][same]
+    index.prev_sibling[behind[1:][same]] = behind[:-1][same]
+    first = np.concatenate(([True], ~same))[: len(above)]
+    index.first_child[above[first]] = behind[first]
+
+
+def _note_dropped(
+    state: State, rows: RowColumns, trees: list[Tree | None], tree_of: np.ndarray, kept: np.ndarray
+) -> None:
+    """Have the catalog forget what was left out; of unknown lanes it cannot be named, and stays."""
+    out = np.ones(len(tree_of), bool)
+    out[kept] = False
+    out &= tree_of != NO_ROW
+    for at in np.flatnonzero(out).tolist():
+        find_ssd(state).journal.dropped[int(tree_of[at]), rows.keys.chain[at]] = None
+
+
+def _count_segments(state: State) -> None:
+    index, ssd = state.index, find_ssd(state)
+    strips = np.flatnonzero(index.segment.reshape(-1))
+    held_by = index.segment.reshape(-1)[strips]
+    strips = strips[np.argsort(held_by, kind="stable")]
+    held_by = np.sort(held_by, kind="stable")
+    sizes = index.size.reshape(-1)[strips].astype(np.int64)
+    ends = index.page.reshape(-1)[strips].astype(np.int64) * PAGE_BYTES + sizes
+    found, begins = np.unique(held_by, return_index=True)
+    parts = np.split(np.arange(len(strips)), begins[1:])
+    for segment_id, some in zip(found.tolist(), parts, strict=False):  # One empty part for none.
+        segment = ssd.segments[segment_id]
+        segment.live_bytes = int(sizes[some].sum())
+        segment.rows = [strips[some] // CLASS_COUNT]
+        segment.end = int(ends[some].max())

@@ -1,0 +1,248 @@
+"""Write-back: sealed strips go to disk in batches, parents before what was built on them.
+
+A strip is durable once a commit that names its place is; until then its dram stays as it is (I4).
+"""
+
+import numpy as np
+
+from kvd.core.columns import strip_columns
+from kvd.core.disk_effects import WriteStrips
+from kvd.core.disk_events import StripsWritten
+from kvd.core.effects import Effect
+from kvd.core.index import NO_ROW, Saving
+from kvd.core.segments import (
+    degrade,
+    find_ssd,
+    open_segment,
+    place_strip,
+    provide,
+)
+from kvd.core.ssd import Ssd, WriteBatch
+from kvd.core.state import State
+from kvd.core.transitions import SegmentLife
+from kvd.errors import FaultKind
+from kvd.types import CLASS_COUNT
+
+
+def enqueue(state: State, rows: list[int], *, first: bool = False) -> None:
+    """Have rows written in this order; `first`: before all that waits."""
+    ssd, index = find_ssd(state), state.index
+    if not ssd.queue:
+        ssd.queue_since_ns = state.now_ns
+    entries = []
+    for row in rows:
+        assert index.saving[row] == Saving.NONE, row
+        index.saving[row] = Saving.QUEUED
+        size = int(index.size[row][index.segment[row] == 0].sum())
+        ssd.queued_bytes += size
+        entries.append((row, int(index.generation[row]), size))
+    if first:
+        ssd.queue.extendleft(reversed(entries))
+    else:
+        ssd.queue.extend(entries)
+
+
+def on_sealed(state: State, rows: list[int]) -> None:
+    """Queue what was just sealed, or leave it in dram only while nothing can be written."""
+    ssd = state.ssd
+    if ssd is None:
+        return
+    if ssd.fault is not None:
+        ssd.counts["chunks shed"] += len(rows)
+        ssd.refill = True
+        return
+    enqueue(state, rows)
+
+
+def refill(state: State) -> None:
+    """Queue every chunk that is in dram only, parents first: the tier is well again."""
+    ssd, index = find_ssd(state), state.index
+    if not ssd.refill or ssd.fault is not None or _is_spent(ssd):
+        return
+    ssd.refill = False
+    unsaved = (index.slab != 0) & (index.segment == 0) & (index.missing == 0)
+    rows = np.flatnonzero(unsaved.any(axis=1) & ~index.condemned & (index.saving == Saving.NONE))
+    enqueue(state, rows[np.argsort(index.depth[rows], kind="stable")].tolist())
+
+
+def is_saved(state: State) -> bool:
+    """Return whether nothing waits to become durable that can."""
+    ssd = state.ssd
+    if ssd is None or ssd.fault is not None:
+        return True
+    return not (ssd.queue or ssd.writes or ssd.commit or ssd.journal)
+
+
+def _is_spent(ssd: Ssd) -> bool:
+    limit = ssd.config.daily_write_bytes
+    return bool(limit) and ssd.written[0] == ssd.day and ssd.written[1] >= limit
+
+
+def write_due(state: State) -> list[Effect]:
+    """Write batches, as many at once as may be; small ones only after a while, or when awaited."""
+    ssd, limits = find_ssd(state), state.config.limits
+    effects: list[Effect] = []
+    while ssd.queue and ssd.fault is None and len(ssd.writes) < limits.writes_in_flight_max:
+        waited_ns = state.now_ns - ssd.queue_since_ns
+        hurry = bool(ssd.waits) or state.draining or ssd.clearing is not None
+        full = ssd.queued_bytes >= limits.write_batch_bytes
+        if not (hurry or full or waited_ns >= limits.tick_ns):
+            break
+        made = _make_batch(state)
+        effects += made
+        if not any(isinstance(effect, WriteStrips) for effect in made):
+            break
+    return effects
+
+
+def _make_batch(state: State) -> list[Effect]:
+    """Take rows off the queue, place their strips, and write them."""
+    ssd, index = find_ssd(state), state.index
+    rows: list[int] = []
+    item_rows: list[int] = []
+    classes: list[int] = []
+    size, effects = 0, []
+    while ssd.queue and size < state.config.limits.write_batch_bytes:
+        row, generation, queued_bytes = ssd.queue[0]
+        wanted = _wanted(state, row, generation)
+        if wanted:
+            missing = _unopened(state, row, wanted)
+            if missing:
+                again = any(index.segment[row, c] for c in wanted)
+                for plane_class in missing:
+                    effects += provide(state, plane_class, last=again)
+                break
+        ssd.queue.popleft()
+        ssd.queue_since_ns = state.now_ns
+        ssd.queued_bytes -= queued_bytes
+        if not wanted:
+            continue
+        _place(state, row, wanted)
+        item_rows += [len(rows)] * len(wanted)
+        classes += wanted
+        rows.append(row)
+        size += int(index.size[row, wanted].sum())
+    if rows:
+        effects.append(_send(state, np.array(rows), np.array(item_rows), np.array(classes), size))
+    return effects
+
+
+def _wanted(state: State, row: int, generation: int) -> list[int]:
+    """Return the classes of a queued row that are to be written; none when it is not any more."""
+    ssd, index = find_ssd(state), state.index
+    if index.generation[row] != generation or index.saving[row] != Saving.QUEUED:
+        return []
+    parent = int(index.parent[row])
+    founded = parent == NO_ROW or index.segment[parent, 0] or index.saving[parent] != Saving.NONE
+    wanted = []
+    if founded and not index.condemned[row]:
+        for plane_class in range(CLASS_COUNT):
+            at = int(index.segment[row, plane_class])
+            if at and ssd.segments[at].life != SegmentLife.CLEARING:
+                continue
+            if index.slab[row, plane_class] and not index.missing[row, plane_class]:
+                wanted.append(plane_class)
+            elif not at:
+                break
+    fresh = [c for c in wanted if not index.segment[row, c]]
+    if fresh and _is_spent(ssd):
+        ssd.counts["chunks over the daily bound"] += 1
+        ssd.refill = True
+        wanted = [c for c in wanted if c not in fresh]
+    if not wanted:
+        index.saving[row] = Saving.NONE
+        ssd.counts["chunks not saved"] += not index.segment[row, 0]
+    return wanted
+
+
+def _unopened(state: State, row: int, wanted: list[int]) -> list[int]:
+    """Return the classes whose strip of this row has no open segment with room."""
+    sizes = state.index.size[row]
+    return [c for c in wanted if open_segment(state, c, int(sizes[c])) is None]
+
+
+def _place(state: State, row: int, wanted: list[int]) -> None:
+    ssd, index = find_ssd(state), state.index
+    for plane_class in wanted:
+        segment = ssd.segments[ssd.open[plane_class]]
+        size = int(index.size[row, plane_class])
+        index.new_page[row, plane_class] = place_strip(segment, size, ssd.config.segment_bytes)
+        index.new_segment[row, plane_class] = segment.id
+    index.saving[row] = Saving.WRITING
+
+
+def _send(
+    state: State, rows: np.ndarray, item_rows: np.ndarray, classes: np.ndarray, size: int
+) -> WriteStrips:
+    ssd, index = find_ssd(state), state.index
+    strips = rows[item_rows] * CLASS_COUNT + classes
+    where = index.new_segment.reshape(-1)[strips], index.new_page.reshape(-1)[strips]
+    begins = np.zeros(len(strips), np.uint32)
+    sizes = index.size.reshape(-1)[strips]
+    batch = WriteBatch(
+        ssd.next_batch(), rows, index.generation[rows], item_rows, classes, len(strips),
+        np.ones(len(rows), bool), np.zeros(len(rows), bool),
+    )  # fmt: skip
+    ssd.writes[batch.id] = batch
+    today = ssd.written[1] if ssd.written[0] == ssd.day else 0
+    ssd.written = ssd.day, today + size
+    ssd.counts["bytes written"] += size
+    return WriteStrips(batch.id, strip_columns(state, strips, where, begins, sizes))
+
+
+def on_strips_written(state: State, event: StripsWritten) -> list[Effect]:
+    ssd, index = find_ssd(state), state.index
+    batch = ssd.writes[event.batch]
+    batch.unreported -= len(event.items)
+    assert batch.unreported >= 0
+    effects: list[Effect] = []
+    for item in event.items[event.kinds != 0].tolist():
+        at = batch.item_rows[item]
+        kind = int(event.kinds[event.items == item][0])
+        batch.good[at] = False
+        if kind == FaultKind.CHECKSUM:
+            batch.condemned[at] = True
+            continue
+        fault = next(f for f in event.faults if f.kind == kind)
+        segment = ssd.segments[int(index.new_segment[batch.rows[at], batch.item_classes[item]])]
+        effects += degrade(state, segment.directory, fault)
+    if not batch.unreported:
+        del ssd.writes[batch.id]
+        _finish(state, batch)
+    return effects
+
+
+def _finish(state: State, batch: WriteBatch) -> None:
+    """Have the good rows committed, and the others written again once the tier is well."""
+    ssd, index = find_ssd(state), state.index
+    again = []
+    for at, row in enumerate(batch.rows.tolist()):
+        assert index.generation[row] == batch.generations[at]
+        assert index.saving[row] == Saving.WRITING
+        if batch.good[at]:
+            ssd.journal.written[row] = int(batch.generations[at])
+            continue
+        displace(state, row)
+        if batch.condemned[at]:
+            ssd.counts["chunks refused by their root"] += 1
+            index.condemned[row] = True
+        else:
+            again.append(row)
+    enqueue(state, again, first=True)
+
+
+def displace(state: State, row: int) -> None:
+    """Forget where a row was being written to: those pages hold nothing."""
+    ssd, index = find_ssd(state), state.index
+    for plane_class in np.flatnonzero(index.new_segment[row]).tolist():
+        displace_strip(state, row, plane_class)
+    index.saving[row] = Saving.NONE
+    ssd.journal.written.pop(row, None)
+
+
+def displace_strip(state: State, row: int, plane_class: int) -> None:
+    ssd, index = find_ssd(state), state.index
+    segment = ssd.segments[int(index.new_segment[row, plane_class])]
+    segment.writing -= 1
+    assert segment.writing >= 0
+    index.new_segment[row, plane_class] = index.new_page[row, plane_class] = 0

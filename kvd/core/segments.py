@@ -1,0 +1,250 @@
+"""The life of segments and the health of data directories.
+
+A segment holds strips of one class. Its pages are written over only once a durable commit names
+nothing in it any more (I7), and their number never passes what budget and file systems allow (I8).
+"""
+
+from kvd.clock import NS_PER_S
+from kvd.core.disk_effects import (
+    MakeSegment,
+    MeasureSpace,
+    ProbeDirectory,
+    RecycleSegment,
+    RemoveSegment,
+)
+from kvd.core.disk_events import Probed, SegmentDone, SpaceSeen
+from kvd.core.effects import Effect
+from kvd.core.ssd import Directory, Segment, Ssd
+from kvd.core.state import State
+from kvd.core.transitions import SegmentLife
+from kvd.errors import Fault, FaultKind
+from kvd.limits import PAGE_BYTES
+from kvd.types import CLASS_COUNT, PlaneClass
+
+NO_SPACE_RETRY_NS = 5 * NS_PER_S
+# Left for strips that are written again while a segment is cleared, which frees the next one.
+SPARE_SEGMENTS = 1
+
+
+def find_ssd(state: State) -> Ssd:
+    assert state.ssd is not None, "there is no ssd tier"
+    return state.ssd
+
+
+def usable(ssd: Ssd, directory: Directory) -> bool:
+    return directory.fault is None and ssd.catalog_fault is None
+
+
+def in_use(ssd: Ssd) -> int:
+    """Return how many segments have a file, or are getting one (I8)."""
+    return len(ssd.segments)
+
+
+def spare(ssd: Ssd) -> int:
+    """Return how many segments could be opened now or soon, without clearing one."""
+    free = sum(s.life == SegmentLife.FREE for s in ssd.segments.values())
+    return free + max(0, ssd.segments_max - in_use(ssd))
+
+
+# ---- opening ----
+
+
+def open_segment(state: State, plane_class: int, size: int) -> Segment | None:
+    """Return the class's open segment if `size` more bytes fit; else close it and return None."""
+    ssd = find_ssd(state)
+    segment = ssd.segments.get(ssd.open[plane_class])
+    if segment is None or segment.life != SegmentLife.OPEN:
+        return None
+    if segment.end + size > ssd.config.segment_bytes:
+        close_segment(ssd, segment)
+        return None
+    return segment
+
+
+def close_segment(ssd: Ssd, segment: Segment) -> None:
+    segment.become(SegmentLife.FULL)
+    if ssd.open[segment.plane_class] == segment.id:
+        ssd.open[segment.plane_class] = 0
+    ssd.journal.segments[segment.id] = None
+
+
+def place_strip(segment: Segment, size: int, segment_bytes: int) -> int:
+    """Give out pages for a strip and return the first."""
+    assert size > 0 and size % PAGE_BYTES == 0
+    page = segment.end // PAGE_BYTES
+    segment.end += size
+    segment.writing += 1
+    assert segment.end <= segment_bytes, (segment.id, segment.end)
+    return page
+
+
+def provide(state: State, plane_class: int, *, last: bool) -> list[Effect]:
+    """Ask for an open segment of the class, if one may be had; with `last` even the last one."""
+    ssd = find_ssd(state)
+    if ssd.open[plane_class]:
+        return []  # It is being made, or there.
+    if spare(ssd) <= (0 if last else SPARE_SEGMENTS):
+        return []
+    for segment in ssd.segments.values():
+        if segment.life == SegmentLife.FREE and usable(ssd, ssd.directories[segment.directory]):
+            return _recycle(ssd, segment, PlaneClass(plane_class))
+    directory = _roomiest(state, ssd)
+    if directory is None or in_use(ssd) >= ssd.segments_max:
+        return []
+    ssd.segment_id += 1
+    ssd.number += 1
+    segment = Segment(
+        ssd.segment_id, directory.number, ssd.number, 1, PlaneClass(plane_class),
+        SegmentLife.MAKING,
+    )  # fmt: skip
+    ssd.segments[segment.id] = segment
+    ssd.open[plane_class] = segment.id
+    if directory.free_bytes is not None:
+        directory.free_bytes -= ssd.config.segment_bytes
+    request = _request(ssd, segment)
+    return [MakeSegment(request, directory.number, segment.number, 1, segment.plane_class)]
+
+
+def _recycle(ssd: Ssd, segment: Segment, plane_class: PlaneClass) -> list[Effect]:
+    assert segment.live_bytes == segment.held == segment.writing == segment.reading == 0
+    segment.become(SegmentLife.RECYCLING)
+    segment.epoch += 1
+    segment.plane_class = plane_class
+    segment.end, segment.rows = PAGE_BYTES, []
+    ssd.open[plane_class] = segment.id
+    request = _request(ssd, segment)
+    return [RecycleSegment(request, segment.directory, segment.number, segment.epoch, plane_class)]
+
+
+def _roomiest(state: State, ssd: Ssd) -> Directory | None:
+    """Return the usable directory with most space that has room for a segment, by all we know."""
+    need = ssd.config.segment_bytes + ssd.config.spare_bytes
+    able = [
+        d for d in ssd.directories
+        if usable(ssd, d) and d.stands_still_until_ns <= state.now_ns
+        and (d.free_bytes is None or d.free_bytes >= need)
+    ]  # fmt: skip
+    return max(able, key=lambda d: (d.free_bytes or 0, -d.number), default=None)
+
+
+def _request(ssd: Ssd, segment: Segment) -> int:
+    ssd.request_id += 1
+    ssd.changing[ssd.request_id] = segment.id
+    return ssd.request_id
+
+
+def on_segment_done(state: State, event: SegmentDone) -> list[Effect]:
+    ssd = find_ssd(state)
+    segment = ssd.segments[ssd.changing.pop(event.request)]
+    if segment.life == SegmentLife.REMOVING:
+        if event.fault is None:
+            segment.become(SegmentLife.GONE)
+            del ssd.segments[segment.id]
+            ssd.journal.segments.pop(segment.id, None)
+            ssd.journal.removed[segment.directory, segment.number] = None
+            return []
+        segment.become(SegmentLife.FREE)
+        return degrade(state, segment.directory, event.fault)
+    if event.fault is None:
+        segment.become(SegmentLife.OPEN)
+        ssd.journal.segments[segment.id] = None
+        return []
+    ssd.open[segment.plane_class] = 0
+    if segment.life == SegmentLife.RECYCLING:
+        segment.become(SegmentLife.FREE)
+    else:
+        segment.become(SegmentLife.GONE)
+        del ssd.segments[segment.id]
+    if event.fault.kind == FaultKind.NO_SPACE:
+        # No fault of the directory: what is there can still be cleared and written over.
+        ssd.counts["segments refused for space"] += 1
+        directory = ssd.directories[segment.directory]
+        directory.stands_still_until_ns = state.now_ns + NO_SPACE_RETRY_NS
+        ssd.segments_max = min(ssd.segments_max, max(in_use(ssd), CLASS_COUNT + SPARE_SEGMENTS))
+        return []
+    return degrade(state, segment.directory, event.fault)
+
+
+# ---- space ----
+
+
+def on_space_seen(state: State, event: SpaceSeen) -> list[Effect]:
+    """Fit the number of segments to the space that other programs leave (I8)."""
+    ssd = find_ssd(state)
+    size, spare_bytes = ssd.config.segment_bytes, ssd.config.spare_bytes
+    room = 0
+    for device, free_bytes in sorted(set(zip(event.devices, event.free_bytes, strict=True))):
+        over = free_bytes - spare_bytes
+        room += over // size  # Below zero, too: so many are to go.
+        for directory in ssd.directories:
+            if event.devices[directory.number] == device:
+                directory.device, directory.free_bytes = device, free_bytes
+    making = sum(s.life == SegmentLife.MAKING for s in ssd.segments.values())
+    fits = max(0, in_use(ssd) - making + room)
+    wanted = min(ssd.config.segments_max, fits)
+    if wanted < ssd.segments_max:
+        ssd.counts["budget shrunk"] += 1
+    ssd.segments_max = wanted
+    return remove_surplus(state)
+
+
+def remove_surplus(state: State) -> list[Effect]:
+    """Remove free segments beyond the budget; others have to be cleared first."""
+    ssd, effects = find_ssd(state), []
+    removing = sum(s.life == SegmentLife.REMOVING for s in ssd.segments.values())
+    surplus = in_use(ssd) - removing - ssd.segments_max
+    free = [s for s in ssd.segments.values() if s.life == SegmentLife.FREE]
+    for segment in sorted(free, key=lambda s: ssd.directories[s.directory].free_bytes or 0):
+        if surplus <= 0 or not usable(ssd, ssd.directories[segment.directory]):
+            break
+        surplus -= 1
+        segment.become(SegmentLife.REMOVING)
+        request = _request(ssd, segment)
+        effects.append(RemoveSegment(request, segment.directory, segment.number))
+    return effects
+
+
+# ---- health ----
+
+
+def degrade(state: State, number: int, fault: Fault) -> list[Effect]:
+    """Write nothing more to a directory until its canary comes back; reads go on."""
+    ssd = find_ssd(state)
+    directory = ssd.directories[number]
+    if directory.fault is None:
+        ssd.counts["directories degraded"] += 1
+        directory.probe_at_ns = state.now_ns + state.config.limits.probe_ns
+    directory.fault = fault
+    for segment in list(ssd.segments.values()):
+        if segment.directory == number and segment.life == SegmentLife.OPEN:
+            close_segment(ssd, segment)
+    return []
+
+
+def on_probed(state: State, event: Probed) -> list[Effect]:
+    ssd = find_ssd(state)
+    directory = ssd.directories[event.directory]
+    directory.probing = False
+    directory.probe_at_ns = state.now_ns + state.config.limits.probe_ns
+    if event.fault is not None:
+        if event.fault.kind in (FaultKind.NO_SPACE, FaultKind.CANCELLED):
+            return []  # Nothing is wrong with it: it is full, or has much to do.
+        return degrade(state, event.directory, event.fault)
+    if directory.fault is not None:
+        ssd.counts["directories recovered"] += 1
+        directory.fault = None
+        ssd.refill = True
+    return []
+
+
+def on_tick(state: State) -> list[Effect]:
+    """Look at the canaries and the free space, each in its turn."""
+    ssd, limits, effects = find_ssd(state), state.config.limits, []
+    for directory in ssd.directories:
+        if not directory.probing and directory.probe_at_ns <= state.now_ns:
+            directory.probing = True
+            effects.append(ProbeDirectory(directory.number))
+    if ssd.space_at_ns <= state.now_ns:
+        ssd.space_at_ns = state.now_ns + limits.space_ns
+        effects.append(MeasureSpace())
+    return effects + remove_surplus(state)

@@ -1,0 +1,195 @@
+"""What the core knows of the ssd tier, as plain data: directories, segments, and what is under way.
+
+Changed by `segments`, `save`, `commits`, `reclaim` and `load` only.
+"""
+
+from collections import Counter, deque
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from kvd.core.transitions import SEGMENT_MOVES, SegmentLife
+from kvd.errors import Fault
+from kvd.limits import PAGE_BYTES
+from kvd.types import CLASS_COUNT, PlaneClass
+
+_NO_ROWS = np.zeros(0, np.int64)
+
+
+@dataclass(frozen=True, slots=True)
+class SsdConfig:
+    """`segments_max` of `segment_bytes` each in all `directories`; `daily_write_bytes` 0: no bound.
+
+    `spare_bytes` of each device are left to other programs.
+    """
+
+    directories: int
+    segment_bytes: int
+    segments_max: int
+    daily_write_bytes: int = 0
+    spare_bytes: int = 0
+
+
+@dataclass(slots=True)
+class Directory:
+    """`fault`: why nothing is written there now, until its canary comes back."""
+
+    number: int
+    fault: Fault | None = None
+    probing: bool = False
+    probe_at_ns: int = 0
+    device: int = 0
+    free_bytes: int | None = None  # None: not looked at yet.
+    stands_still_until_ns: int = 0  # After a segment found no space: not before then.
+
+
+@dataclass(slots=True)
+class Segment:
+    """`id` is the core's; `rows` have had a strip in it, in the order written, some no more."""
+
+    id: int
+    directory: int
+    number: int
+    epoch: int
+    plane_class: PlaneClass
+    life: SegmentLife
+    end: int = PAGE_BYTES  # Behind the last page given out.
+    live_bytes: int = 0
+    rows: list[np.ndarray] = field(default_factory=list)
+    reading: int = 0  # Pieces in flight.
+    writing: int = 0  # Strips placed in it that are not durable yet.
+    held: int = 0  # Strips of replaced rows, which the catalog names until it hears of the row.
+
+    def become(self, life: SegmentLife) -> None:
+        assert (self.life, life) in SEGMENT_MOVES, (self.id, self.life, life)
+        self.life = life
+
+    def all_rows(self) -> np.ndarray:
+        """Return i64: each row that may have a strip here, once, as written."""
+        if len(self.rows) > 1:
+            self.rows = [np.concatenate(self.rows)]
+        return self.rows[0] if self.rows else _NO_ROWS
+
+
+@dataclass(slots=True)
+class WriteBatch:
+    """Strips on their way to disk, by row and class; `good` turns False where one failed."""
+
+    id: int
+    rows: np.ndarray
+    generations: np.ndarray
+    item_rows: np.ndarray  # Index into `rows` of each item.
+    item_classes: np.ndarray
+    unreported: int
+    good: np.ndarray  # bool of each row.
+    condemned: np.ndarray
+
+
+@dataclass(slots=True)
+class ReadBatch:
+    """Pieces on their way from disk: `strips` i64 and `bits` u64 of each item."""
+
+    id: int
+    strips: np.ndarray
+    bits: np.ndarray
+    sizes: np.ndarray
+    segments: np.ndarray
+    waiting: int  # Items that were not reported, or only as hung.
+
+
+@dataclass(slots=True)
+class Journal:
+    """What the catalog is to be told next. Sets of rows keep their order in dictionaries."""
+
+    written: dict[int, int] = field(default_factory=dict)  # Row -> generation, all strips on disk.
+    changed: dict[int, int] = field(default_factory=dict)  # Row -> generation, which lost a class.
+    dropped: dict[tuple[int, bytes], None] = field(default_factory=dict)  # (tree id, chain digest)
+    segments: dict[int, None] = field(default_factory=dict)
+    removed: dict[tuple[int, int], None] = field(default_factory=dict)
+    trees: dict[int, None] = field(default_factory=dict)  # Whose keyspace it may not know.
+    released: list[int] = field(default_factory=list)  # Segments no more held by replaced rows.
+
+    def __bool__(self) -> bool:
+        return bool(self.written or self.changed or self.dropped or self.segments or self.removed)
+
+
+@dataclass(slots=True)
+class CommitBatch:
+    """One Commit in flight: what it tells, and what its success means."""
+
+    id: int
+    journal: Journal
+    rows: np.ndarray
+    segments: np.ndarray  # u32[n, 3]: where the strips of `rows` lie once it is durable.
+    pages: np.ndarray
+    freed: list[int]
+
+
+@dataclass(slots=True)
+class Wait:
+    """A wish that is answered when all `rows` (row, generation) are durable, or cannot be."""
+
+    request: int
+    session: int
+    states: np.ndarray
+    rows: list[tuple[int, int]]
+    deadline_ns: int
+
+
+@dataclass(slots=True)
+class Clearing:
+    """A segment on its way to FREE; its `strips` that stay count as read until they are moved."""
+
+    segment: int
+    strips: np.ndarray
+
+
+@dataclass(slots=True)
+class Ssd:
+    config: SsdConfig
+    directories: list[Directory]
+    segments_max: int
+    segments: dict[int, Segment] = field(default_factory=dict)
+    open: list[int] = field(default_factory=lambda: [0] * CLASS_COUNT)
+    segment_id: int = 0
+    number: int = 0  # Of the newest file; a number is not used again.
+    request_id: int = 0
+    changing: dict[int, int] = field(default_factory=dict)  # Request -> segment being changed.
+    batch_id: int = 0
+    queue: deque[tuple[int, int, int]] = field(default_factory=deque)  # (row, generation, bytes)
+    queue_since_ns: int = 0  # Since when the first of it waits.
+    queued_bytes: int = 0
+    refill: bool = False  # What was not saved while the tier was degraded is to be queued.
+    writes: dict[int, WriteBatch] = field(default_factory=dict)
+    reads: dict[int, ReadBatch] = field(default_factory=dict)
+    reading_bytes: int = 0
+    journal: Journal = field(default_factory=Journal)
+    commit: CommitBatch | None = None
+    catalog_fault: Fault | None = None
+    map_full: bool = False  # Until drops have made room in the catalog.
+    commit_at_ns: int = 0  # After a failed commit: not before then.
+    waits: dict[int, Wait] = field(default_factory=dict)
+    held: dict[int, tuple[int, ...]] = field(default_factory=dict)  # Row -> segments that it holds.
+    keyspaces_known: set[bytes] = field(default_factory=set)
+    clearing: Clearing | None = None
+    day: int = 0
+    written: tuple[int, int] = (0, 0)  # (day, bytes)
+    space_at_ns: int = 0
+    counts: Counter = field(default_factory=Counter)  # Of what happened, by name.
+
+    @property
+    def fault(self) -> Fault | None:
+        """Return why nothing can be made durable now, or None."""
+        if self.catalog_fault is not None:
+            return self.catalog_fault
+        faults = [directory.fault for directory in self.directories]
+        return None if None in faults else faults[0]
+
+    def next_batch(self) -> int:
+        self.batch_id += 1
+        return self.batch_id
+
+
+def new_ssd(config: SsdConfig) -> Ssd:
+    directories = [Directory(number) for number in range(config.directories)]
+    return Ssd(config, directories, config.segments_max)

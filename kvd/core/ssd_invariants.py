@@ -1,0 +1,132 @@
+"""I3, I4, I6 to I10 of the ssd tier, derived again from the ground and compared."""
+
+from collections import Counter
+
+import numpy as np
+
+from kvd.core.index import NO_ROW, Saving
+from kvd.core.segments import find_ssd
+from kvd.core.ssd import Ssd
+from kvd.core.state import State
+from kvd.core.transitions import SegmentLife
+from kvd.limits import PAGE_BYTES
+from kvd.types import CLASS_COUNT
+
+_WITH_STRIPS = (SegmentLife.OPEN, SegmentLife.FULL, SegmentLife.CLEARING)
+_OF_LIVE_ROWS = (
+    "segment", "new_segment", "missing", "in_flight", "failed", "hung", "saving", "cataloged",
+)  # fmt: skip
+
+
+def check(state: State, live: np.ndarray) -> None:
+    """Raise AssertionError naming the invariant that does not hold; `live` are all rows."""
+    _check_rows(state, live)
+    _check_segments(state)
+    _check_reads(state)
+    _check_writes(state, live)
+    _check_waits(state)
+
+
+def _check_rows(state: State, live: np.ndarray) -> None:
+    """I6 among what is durable: a restart finds no holes."""
+    index = state.index
+    dead = np.ones(len(index.parent), bool)
+    dead[live] = False
+    for name in _OF_LIVE_ROWS:
+        assert not getattr(index, name)[dead].any(), f"{name} of a row that is gone"
+    durable = index.segment[live] != 0
+    assert (durable[:, 1:] <= durable[:, :-1]).all(), "I6: a durable class without the one before"
+    parents = index.parent[live]
+    # A replaced chunk is durable by its old strips, until its new ones are.
+    founded = (parents == NO_ROW) | np.isin(parents, list(find_ssd(state).held))
+    holes = (durable > (index.segment[parents] != 0)).any(axis=1) & ~founded
+    told = index.cataloged[live] & index.cataloged[parents] & ~index.condemned[parents]
+    assert not (holes & told).any(), f"I6, I7: durable without their parents: {live[holes & told]}"
+    assert (index.cataloged[live] | ~durable[:, 0] | index.condemned[live]).all(), "I7"
+
+
+def _check_segments(state: State) -> None:
+    """I3 of the tier, I8, and no two strips in one place."""
+    index, ssd = state.index, find_ssd(state)
+    live_bytes, writing = Counter(), Counter()
+    places = []
+    for columns, durable in (
+        ((index.segment, index.page), True),
+        ((index.new_segment, index.new_page), False),
+    ):
+        for row, plane_class in np.argwhere(columns[0]).tolist():
+            segment, page = (int(column[row, plane_class]) for column in columns)
+            size = int(index.size[row, plane_class])
+            assert ssd.segments[segment].plane_class == plane_class
+            live_bytes[segment] += size * durable
+            writing[segment] += not durable
+            places.append((segment, page * PAGE_BYTES, size))
+    held = Counter(segment for segments in ssd.held.values() for segment in segments)
+    held.update(ssd.journal.released)
+    if ssd.commit is not None:
+        held.update(ssd.commit.journal.released)
+    for segment in ssd.segments.values():
+        assert segment.live_bytes == live_bytes[segment.id], f"I3: segment {segment.id}"
+        assert segment.writing == writing[segment.id], f"I3: written to {segment.id}"
+        assert segment.held == held[segment.id], f"I7: held {segment.id}"
+        assert segment.live_bytes + PAGE_BYTES <= segment.end <= ssd.config.segment_bytes
+        if segment.life not in _WITH_STRIPS:
+            users = segment.live_bytes + segment.writing + segment.held + segment.reading
+            assert not users, f"I7: {segment.id} is {segment.life}, and used"
+    _check_places(ssd, places)
+    for plane_class, segment_id in enumerate(ssd.open):
+        assert not segment_id or ssd.segments[segment_id].plane_class == plane_class
+    numbers = [(s.directory, s.number) for s in ssd.segments.values()]
+    assert len(set(numbers)) == len(numbers)
+
+
+def _check_places(ssd: Ssd, places: list[tuple[int, int, int]]) -> None:
+    before_segment, before_end = 0, 0
+    for segment, offset, size in sorted(places):
+        if segment == before_segment:
+            assert offset >= before_end, f"I7: two strips in one place of segment {segment}"
+        assert offset >= PAGE_BYTES and offset + size <= ssd.segments[segment].end
+        before_segment, before_end = segment, offset + size
+
+
+def _check_reads(state: State) -> None:
+    """I4, I9: pieces in flight are counted, and their places are not free."""
+    index, ssd = state.index, find_ssd(state)
+    waiting = sum(batch.waiting for batch in ssd.reads.values())
+    assert index.in_flight.sum() == waiting, "I4: pieces in flight"
+    assert (index.in_flight >= 0).all()
+    assert sum(s.reading for s in ssd.segments.values()) == waiting
+    coming = index.in_flight != 0
+    assert ((index.missing != 0) <= coming).all(), "I1: pieces that nobody reads"
+    assert (coming <= (index.slab != 0)).all(), "I4: read into no place"
+    assert (index.failed <= coming).all() and (index.hung <= index.failed).all()
+    assert 0 <= ssd.reading_bytes <= state.config.limits.reads_in_flight_bytes_max, "I9"
+
+
+def _check_writes(state: State, live: np.ndarray) -> None:
+    """I4: what is being written stays in dram until its commit; each row is in one place."""
+    index, ssd = state.index, find_ssd(state)
+    writing = set(live[index.saving[live] == Saving.WRITING].tolist())
+    placed = set(np.flatnonzero(index.new_segment.any(axis=1)).tolist())
+    assert writing == placed, "I4: saving"
+    held = [row for batch in ssd.writes.values() for row in batch.rows.tolist()]
+    held += list(ssd.journal.written)
+    if ssd.commit is not None:
+        held += list(ssd.commit.journal.written)
+    assert len(held) == len(set(held)) and set(held) == writing, "I4: written by nobody"
+    for plane_class in range(CLASS_COUNT):
+        strips = index.new_segment[:, plane_class] != 0
+        assert index.slab[strips, plane_class].all(), "I4: written from no place"
+    queued = [
+        row for row, generation, _ in ssd.queue
+        if index.generation[row] == generation and index.saving[row] == Saving.QUEUED
+    ]  # fmt: skip
+    assert set(queued) == set(live[index.saving[live] == Saving.QUEUED].tolist()), "queued"
+    assert ssd.queued_bytes == sum(size for _, _, size in ssd.queue)
+    assert len(ssd.writes) <= state.config.limits.writes_in_flight_max, "I9"
+
+
+def _check_waits(state: State) -> None:
+    """I10: who waits for durable chunks has a session."""
+    for wait in find_ssd(state).waits.values():
+        assert wait.request in state.sessions[wait.session].requests, "I10"

@@ -1,0 +1,73 @@
+"""The ssd tier's turn: what disk and catalog said, and what is to be done next about it."""
+
+from kvd.core import clear, commits, deliver, load, reclaim, recover, save, segments, waits
+from kvd.core.disk_effects import Commit
+from kvd.core.disk_events import (
+    Committed,
+    DayBegan,
+    DiskEvent,
+    Probed,
+    ReadReleased,
+    Recovered,
+    SegmentDone,
+    SpaceSeen,
+    StripsRead,
+    StripsWritten,
+)
+from kvd.core.effects import Effect
+from kvd.core.state import State
+
+
+def on_disk_event(state: State, event: DiskEvent) -> list[Effect]:
+    return [*_take(state, event), *pump(state)]
+
+
+def _take(state: State, event: DiskEvent) -> list[Effect]:
+    match event:
+        case StripsRead():
+            return load.on_strips_read(state, event)
+        case StripsWritten():
+            return save.on_strips_written(state, event)
+        case Committed():
+            effects = commits.on_committed(state, event)
+            on_commit = clear.on_commit_failed if event.fault else clear.on_commit_durable
+            on_commit(state, event.batch)
+            return effects
+        case SegmentDone():
+            return segments.on_segment_done(state, event)
+        case Probed():
+            return segments.on_probed(state, event)
+        case SpaceSeen():
+            return segments.on_space_seen(state, event)
+        case ReadReleased():
+            return load.on_read_released(state, event)
+        case Recovered():
+            return recover.on_recovered(state, event)
+        case DayBegan(day):
+            ssd = segments.find_ssd(state)
+            ssd.day, ssd.refill = day, True
+            return []
+    raise AssertionError(f"no such event: {event}")
+
+
+def pump(state: State) -> list[Effect]:
+    """Do whatever can be done now: tell readers, make room, write, commit, answer."""
+    if state.ssd is None:
+        return clear.advance(state) if state.clears else []
+    effects = deliver.progress(state)
+    if state.clears:
+        effects += clear.advance(state)
+    save.refill(state)
+    effects += reclaim.advance(state)
+    effects += save.write_due(state)
+    sent = commits.commit_due(state)
+    for commit in sent:
+        assert isinstance(commit, Commit)
+        clear.on_commit_sent(state, commit)
+    return [*effects, *sent, *waits.settle(state)]
+
+
+def on_tick(state: State) -> list[Effect]:
+    if state.ssd is None:
+        return pump(state)
+    return [*segments.on_tick(state), *pump(state)]

@@ -1,0 +1,78 @@
+"""Who waits for chunks to become durable, and what he is told."""
+
+import numpy as np
+
+from kvd.core.effects import Answer, Effect, Sealed
+from kvd.core.events import SealWanted
+from kvd.core.index import NO_ROW, Saving
+from kvd.core.segments import find_ssd
+from kvd.core.ssd import Wait
+from kvd.core.state import Reservation, Session, State
+
+
+def rows_of(state: State, reservation: Reservation) -> list[tuple[int, int]]:
+    """Return (row, generation) of every chunk of the reservation; NO_ROW where there is none."""
+    index, known = state.index, reservation.tree.rows
+    rows = (known.get(digest, NO_ROW) for digest in reservation.chain)
+    return [(row, 0 if row == NO_ROW else int(index.generation[row])) for row in rows]
+
+
+def answer_sealed(
+    state: State, event: SealWanted, states: np.ndarray, waited: list[tuple[int, int]]
+) -> list[Effect]:
+    """Answer a Seal at once, or have it wait until its chunks are durable."""
+    if not waited:
+        return [Answer(event.request, event.session, Sealed(states))]
+    ssd = find_ssd(state)
+    limit_ns = state.now_ns + state.config.limits.deadline_ns_max
+    deadline_ns = min(event.deadline_ns or limit_ns, limit_ns)
+    ssd.waits[event.request] = Wait(event.request, event.session, states, waited, deadline_ns)
+    state.sessions[event.session].requests.add(event.request)
+    return settle(state)
+
+
+def settle(state: State) -> list[Effect]:
+    """Answer those whose chunks are all durable, or cannot become so, or whose deadline passed."""
+    ssd, effects = find_ssd(state), []
+    for wait in list(ssd.waits.values()):
+        verdict = _verdict(state, wait)
+        if verdict is not None:
+            del ssd.waits[wait.request]
+            state.sessions[wait.session].requests.remove(wait.request)
+            effects.append(Answer(wait.request, wait.session, Sealed(wait.states, verdict)))
+    return effects
+
+
+def _verdict(state: State, wait: Wait) -> bool | None:
+    """Return whether all is durable, or None while that is open."""
+    ssd, index = find_ssd(state), state.index
+    open_rows = []
+    for row, generation in wait.rows:
+        if row == NO_ROW or index.generation[row] != generation or not index.complete(row):
+            return False
+        if not index.durable(row):
+            if index.saving[row] == Saving.NONE:
+                return False
+            open_rows.append((row, generation))
+    wait.rows = open_rows
+    if not open_rows:
+        return True
+    late = wait.deadline_ns <= state.now_ns or ssd.fault is not None
+    return False if late else None
+
+
+def end_of_session(state: State, session: Session) -> None:
+    """Nobody is left to answer."""
+    if state.ssd is not None:
+        for request in [r for r, wait in state.ssd.waits.items() if wait.session == session.id]:
+            del state.ssd.waits[request]
+            session.requests.discard(request)
+
+
+def on_cancel(state: State, request: int, session: int) -> bool:
+    """Forget a wait; return whether there was one."""
+    wait = None if state.ssd is None else state.ssd.waits.get(request)
+    if wait is None or wait.session != session:
+        return False
+    wait.deadline_ns = state.now_ns
+    return True
