@@ -6,7 +6,16 @@ A daemon that is away, late or broken means misses; only the caller's own mistak
 from kvd.client.asynchronous import AsyncClient, AsyncFetch, AsyncSpace
 from kvd.client.client import Client
 from kvd.client.fetch import Fetch
-from kvd.client.outcomes import Arrival, Counters, Delivery, Found, Reason, Status, Stored
+from kvd.client.outcomes import (
+    Arrival,
+    Cleared,
+    Counters,
+    Delivery,
+    Found,
+    Reason,
+    Status,
+    Stored,
+)
 from kvd.client.space import Space
 from kvd.client.strips import Prepared
 from kvd.codec import EXACT
@@ -23,6 +32,7 @@ __all__ = [
     "AsyncSpace",
     "BlockShape",
     "CellGrid",
+    "Cleared",
     "Client",
     "Counters",
     "Delivery",

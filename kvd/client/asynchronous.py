@@ -7,13 +7,14 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar, Unpack
 
+from kvd.client import questions
 from kvd.client.arrays import Tensors
+from kvd.client.asking import Question
 from kvd.client.client import LANE_WHOLE, Client
 from kvd.client.fetch import Fetch
-from kvd.client.lookup import Answer, found_of
 from kvd.client.messages import Counts
 from kvd.client.opening import Opening, Outcome, fetch_of
-from kvd.client.outcomes import Arrival, Delivery, Found, Reason, Status, Stored
+from kvd.client.outcomes import Arrival, Cleared, Delivery, Found, Reason, Status, Stored
 from kvd.client.scope import Scope, Wish
 from kvd.client.space import FetchHow, Space
 from kvd.codec import PROFILE_DEFAULT, CodecProfile
@@ -112,16 +113,23 @@ class AsyncSpace:
         lanes: Sequence[Lane] | None = None,
         deadline_s: float | None = None,
     ) -> Found:
-        question = self._space.question(chain, lanes, deadline_s, lease=lease)
-        loop = asyncio.get_running_loop()
-        future: asyncio.Future[Answer] = loop.create_future()
+        question = questions.lookup(self._scope, chain, lanes, deadline_s, lease=lease)
+        return questions.found_of(self._scope, await self._ask(question))
 
-        def settle(answer: Answer) -> None:
-            if not future.done():
-                future.set_result(answer)
+    async def prefetch(
+        self,
+        chain: bytes,
+        class_count: int = CLASS_COUNT,
+        *,
+        lanes: Sequence[Lane] | None = None,
+        deadline_s: float | None = None,
+    ) -> Found:
+        question = questions.prefetch(self._scope, chain, class_count, lanes, deadline_s)
+        return questions.found_of(self._scope, await self._ask(question))
 
-        self._scope.link.thread().post(question.ask, functools.partial(_hand_over, loop, settle))
-        return found_of(self._scope, await future)
+    async def clear(self, deadline_s: float | None = None) -> Cleared:
+        question = questions.clear(self._scope, deadline_s)
+        return questions.cleared_of(self._scope, await self._ask(question))
 
     async def release(self, lease: int) -> None:
         self._space.release(lease)
@@ -138,6 +146,17 @@ class AsyncSpace:
         if how.get("pinned") and fetch.hold is not None:
             await asyncio.to_thread(fetch.hold.pin)
         return AsyncFetch(fetch)
+
+    async def _ask(self, question: Question[T]) -> T | KvdError:
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[T | KvdError] = loop.create_future()
+
+        def settle(answer: T | KvdError) -> None:
+            if not future.done():
+                future.set_result(answer)
+
+        self._scope.link.thread().post(question.ask, functools.partial(_hand_over, loop, settle))
+        return await future
 
     async def _open(self, wish: Wish) -> Outcome:
         thread, loop = self._scope.link.thread(), asyncio.get_running_loop()

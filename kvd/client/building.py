@@ -7,14 +7,16 @@ import asyncio
 import functools
 
 import numpy as np
+from google.protobuf.message import Message
 
 from kvd.client.arrivals import Arrivals
 from kvd.client.fetch import Fetch
 from kvd.client.hold import Granted, Hold
 from kvd.client.landing import WINDOW_BYTES, Landing, staging_bytes
 from kvd.client.leases import Lease, Moment
-from kvd.client.messages import Promised, garbage
-from kvd.client.outcomes import Arrival, Delivery
+from kvd.client.messages import WHOLES, Promised, garbage, parse_done, parse_ready
+from kvd.client.outcomes import Arrival, Delivery, Reason
+from kvd.client.readiness import Readiness
 from kvd.client.reading import Strips
 from kvd.client.scope import Scope, Wish, chunk_keys
 from kvd.client.session import Session
@@ -23,6 +25,7 @@ from kvd.codec import PROFILES
 from kvd.errors import ErrorKind, KvdError
 from kvd.limits import DIGEST_BYTES, GIB
 from kvd.types import PlaneClass
+from kvd.v1 import kvd_pb2 as pb
 
 # Of one fetch: rather a miss than an engine out of memory.
 STAGING_BYTES_MAX = 4 * GIB
@@ -36,11 +39,15 @@ class Building:
         self, scope: Scope, wish: Wish, session: Session, digest: bytes, asked: Moment
     ) -> None:
         self.landing: Landing | None = None
+        self.readiness: Readiness | None = None
         self._scope, self._wish, self._session, self._digest = scope, wish, session, digest
         self._asked = asked
         self._number = 0
         self._promised: Promised | None = None
         self._lease: Lease | None = None
+        self._ready = WHOLES
+        self._hold: Hold | None = None
+        self._end: Message | KvdError | None = None
 
     def take(self, number: int, promised: Promised) -> KvdError | None:
         """Take a promise over; return why it cannot be used, if so."""
@@ -51,6 +58,9 @@ class Building:
                 message = f"stored with codec profile {profile}, which this version cannot read"
                 return KvdError(ErrorKind.INCOMPATIBLE, message)
         if self._wish.delivery == Delivery.MAP:
+            self._ready = promised.ready
+            if promised.ready != WHOLES:
+                self.readiness = Readiness(self._scope.grid, promised)
             return None
         size = staging_bytes(promised)
         if size > STAGING_BYTES_MAX:
@@ -85,6 +95,26 @@ class Building:
         requests.deliver_to(number, landing, WINDOW_BYTES)
         return fetch
 
+    def advance(self, message: pb.Ready) -> None:
+        """Take in that more is ready; raise for what cannot be meant."""
+        promised = self._promised
+        if promised is None or self._wish.delivery == Delivery.BYTES:
+            return
+        ready = parse_ready(message.ready, promised.counts)
+        if any(now < before for now, before in zip(ready, self._ready, strict=True)):
+            raise garbage(f"{ready} pieces ready where {self._ready} were")
+        self._ready = ready
+        if self.readiness is not None:
+            assert self._lease is not None
+            self._lease.moved = True
+            self.readiness.advance(ready)
+
+    def end(self, answer: Message | KvdError) -> None:
+        """Take the final answer: how much of it is good, and that nothing more comes."""
+        self._end = answer
+        if self._hold is not None:
+            self._conclude(self._hold, answer)
+
     def abandon(self) -> None:
         if self._lease is not None:
             self._lease.release()
@@ -97,12 +127,14 @@ class Building:
         return sorted({*anchors.data, *residuals.data, *exacts.data})
 
     def _in_slabs(self, names: list[int], slabs: list[Slab]) -> Fetch:
-        """Everything in slabs is there already."""
-        promised = self._promised
+        promised, readiness = self._promised, self.readiness
         assert promised is not None
+        homes = _addresses(promised, names, slabs)
+        if readiness is not None:
+            readiness.place(dict(zip(names, slabs, strict=True)))
+            return self._fetch(homes, (readiness.arrivals, tuple(slabs), None))
         counted = zip(_CLASSES, promised.counts, strict=True)
         arrivals = [Arrival(c, *self._wish.layers) for c, count in counted if count]
-        homes = _addresses(promised, names, slabs)
         return self._fetch(homes, (Arrivals.at_once(arrivals), tuple(slabs), None))
 
     def _fetch(
@@ -118,13 +150,35 @@ class Building:
         shape = (scope.grid, scope.keyspace.chunk_tokens, scope.lane)
         strips = Strips(shape, keys, promised, homes)
         granted = Granted(
-            self._number, lease, promised.counts, self._wish.layers, strips, slabs, landing
-        )
-        hold = Hold(scope, arrivals, granted)
+            self._number, lease, promised.counts, self._wish.layers, strips, slabs, landing,
+            self.readiness,
+        )  # fmt: skip
+        hold = self._hold = Hold(scope, arrivals, granted, promised.reason)
         if landing is not None:
             landing.on_progress = lambda: setattr(lease, "moved", True)
         lease.watch(hold.lose)
+        if self._end is not None:
+            self._conclude(hold, self._end)
         return Fetch(scope, arrivals, promised.reason, hold)
+
+    def _conclude(self, hold: Hold, answer: Message | KvdError) -> None:
+        arrivals = hold.arrivals
+        if isinstance(answer, KvdError):
+            arrivals.end(answer)
+            return
+        assert isinstance(answer, pb.FetchDone)
+        try:
+            counts, reason = parse_done(answer, hold.granted.counts)
+        except KvdError as error:
+            arrivals.end(error)
+            return
+        if reason != Reason.NONE:
+            hold.shrink(counts, reason)
+        elif self.landing is not None and not self.landing.complete:
+            arrivals.end(garbage("the end of a delivery before all of it"))
+        if self.readiness is not None:
+            self.readiness.complete(counts)
+        arrivals.end()
 
 
 def _addresses(promised: Promised, names: list[int], slabs: list[Slab]) -> tuple[np.ndarray, ...]:

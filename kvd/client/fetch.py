@@ -17,13 +17,21 @@ class Fetch:
     """The answer to `Space.fetch`. A context manager; leaving it releases."""
 
     def __init__(self, scope: Scope, arrivals: Arrivals, reason: Reason, hold: Hold | None) -> None:
-        self.reason = reason
-        self._scope, self._arrivals, self.hold = scope, arrivals, hold
+        """`reason` is of a miss, which holds nothing."""
+        self._scope, self._arrivals, self._reason, self.hold = scope, arrivals, reason, hold
 
     @property
     def counts(self) -> Counts:
-        """Chunks promised of anchor, residual and exact; all 0 is a miss, and `reason` says why."""
-        return self.hold.granted.counts if self.hold else (0, 0, 0)
+        """Chunks promised of anchor, residual and exact; all 0 is a miss, and `reason` says why.
+
+        When something could not be read after all, they become less by the end of the arrivals.
+        """
+        return self.hold.counts if self.hold else (0, 0, 0)
+
+    @property
+    def reason(self) -> Reason:
+        """Why it is less than was asked for, or has become less than was promised."""
+        return self.hold.reason if self.hold else self._reason
 
     @property
     def class_bytes(self) -> tuple[int, int, int]:
@@ -37,9 +45,13 @@ class Fetch:
 
     @property
     def delivered_bytes(self) -> int:
-        """Bytes that came as pieces so far; 0 for mapped delivery."""
-        landing = self.hold.granted.landing if self.hold else None
-        return landing.delivered_bytes if landing else 0
+        """Bytes of `class_bytes` that are here so far, in slabs or come as pieces."""
+        granted = self.hold.granted if self.hold else None
+        if granted is None:
+            return 0
+        if granted.landing is not None:
+            return granted.landing.delivered_bytes
+        return granted.readiness.there_bytes if granted.readiness else sum(self.class_bytes)
 
     def arrivals(self) -> Iterator[Arrival]:
         """Iterate over arrivals as they come; ends early, with `error` set, on failure."""
@@ -73,14 +85,15 @@ class Fetch:
 
         Chunk i of the sequence goes to `targets[layer - begin][tensor][:, t : t + chunk_tokens]`
         with t = token_begin + i * chunk_tokens. `planes` is 1 to 8, or EXACT. Return how many
-        leading chunks of the range are good; targets behind them are unspecified. Raise INVALID
-        for targets that do not fit or a range that was not promised.
+        leading chunks of the range are good, 0 before all its layers have arrived; targets behind
+        them are unspecified. Raise INVALID for targets that do not fit or a range that was not
+        promised.
         """
         area, class_count = _area_of(self._scope, self.hold, layers, planes, chunks)
         views = target_views(self._scope.grid, targets, area.layer_end - area.layer_begin)
         _check_room(views, token_begin, self._scope.keyspace.chunk_tokens, area)
         hold = self.hold
-        if hold is None or area.chunk_begin == area.chunk_end:
+        if hold is None or area.chunk_begin >= area.chunk_end:
             return 0
         strips = hold.granted.strips
         return hold.read(
@@ -94,7 +107,7 @@ class Fetch:
             return 0
         granted = hold.granted
         begin, end = layers or granted.layers
-        area = Area(begin, end, 0, granted.counts[class_count - 1])
+        area = Area(begin, end, 0, hold.counts[class_count - 1])
         return hold.read(area, class_count, lambda: granted.strips.check(area, class_count))
 
     def pin(self) -> bool:
@@ -109,8 +122,9 @@ class Fetch:
         replaced by the next put. What fails its checksum is reported without being asked.
         """
         found = list(condemned)
-        if found and not 0 <= min(found) <= max(found) < self.counts[0]:
-            raise invalid(f"chunks {min(found)} to {max(found)} of {self.counts[0]} promised")
+        promised = self.hold.granted.counts[0] if self.hold else 0
+        if found and not 0 <= min(found) <= max(found) < promised:
+            raise invalid(f"chunks {min(found)} to {max(found)} of {promised} promised")
         if self.hold is not None:
             self.hold.granted.strips.corrupt.update(found)
             self.hold.release()
@@ -129,7 +143,10 @@ def _area_of(
     planes: int,
     chunks: tuple[int, int] | None,
 ) -> tuple[Area, int]:
-    """Return what is to be decoded, and of how many classes; raise INVALID."""
+    """Return what is to be decoded, and of how many classes; raise INVALID.
+
+    What was promised and did not come is no mistake of the caller's: it is left out.
+    """
     if not (1 <= planes <= PLANES or planes == EXACT):
         raise invalid(f"planes is {planes}, allowed are 1 to {PLANES} and EXACT ({EXACT})")
     granted = hold.granted if hold else None
@@ -139,10 +156,11 @@ def _area_of(
     profiles = granted.strips.profiles if granted else [scope.profile]
     class_count = classes_needed(scope.grid, profiles, planes)
     promised = granted.counts[class_count - 1] if granted else 0
-    begin, end = chunks if chunks is not None else (0, promised)
+    good = hold.counts[class_count - 1] if hold else 0
+    begin, end = chunks if chunks is not None else (0, good)
     if not 0 <= begin <= end <= promised:
         raise invalid(f"chunks are {begin} to {end}, promised with {planes} planes: {promised}")
-    return Area(layers[0], layers[1], begin, end), class_count
+    return Area(layers[0], layers[1], begin, min(end, good)), class_count
 
 
 def _check_room(views: CellViews, token_begin: int, chunk_tokens: int, area: Area) -> None:

@@ -14,6 +14,8 @@ from kvd.client.arrivals import Arrivals
 from kvd.client.landing import Landing
 from kvd.client.leases import Lease
 from kvd.client.messages import Counts
+from kvd.client.outcomes import Reason
+from kvd.client.readiness import Readiness
 from kvd.client.reading import Area, Strips
 from kvd.client.scope import Scope
 from kvd.client.slabs import Slab
@@ -24,7 +26,10 @@ _PROOF_SECONDS_MAX = 5.0
 
 @dataclass(frozen=True, slots=True)
 class Granted:
-    """What a promise brought; `slabs` hold it with mapped delivery, `landing` with the other."""
+    """What a promise brought; `slabs` hold it with mapped delivery, `landing` with the other.
+
+    `readiness` is there when not all of it was in the slabs at once.
+    """
 
     request: int
     lease: Lease
@@ -33,24 +38,37 @@ class Granted:
     strips: Strips
     slabs: tuple[Slab, ...]
     landing: Landing | None
+    readiness: Readiness | None
 
 
 class Hold:
     """Memory of one fetch until it is released and its last reader has left."""
 
-    def __init__(self, scope: Scope, arrivals: Arrivals, granted: Granted) -> None:
+    def __init__(self, scope: Scope, arrivals: Arrivals, granted: Granted, reason: Reason) -> None:
         self.granted = granted
-        self._scope, self._arrivals = scope, arrivals
+        self.reason = reason
+        self.arrivals = arrivals
+        self._scope = scope
         self._lock = threading.Lock()
         self._readers = 0
         self._released = False
         self._owner = os.getpid()
         self._counted_corrupt = 0
 
+    @property
+    def counts(self) -> Counts:
+        """Chunks that came or are to come; less than were granted once some could not be had."""
+        return self.granted.strips.counts
+
+    def shrink(self, counts: Counts, reason: Reason) -> None:
+        """Only so many of the chunks granted are good: the rest is missing for `reason`."""
+        self.granted.strips.counts, self.reason = counts, reason
+        self._scope.link.counters.miss(reason)
+
     def read(self, area: Area, class_count: int, act: Callable[[], int]) -> int:
         """Return how many leading chunks of the area `act` found good, 0 if the lease ended."""
         granted, counters = self.granted, self._scope.link.counters
-        arrived = min(self._arrivals.layer_ends[:class_count]) >= area.layer_end
+        arrived = min(self.arrivals.layer_ends[:class_count]) >= area.layer_end
         if not arrived or not self._enter():
             return 0
         try:
@@ -86,7 +104,7 @@ class Hold:
         """The daemon took the lease back, or is gone. On the I/O thread."""
         self._scope.link.counters.leases_lost += 1
         if self.granted.landing is None:
-            self._arrivals.fail(KvdError(ErrorKind.LOST, "the lease was lost"))
+            self.arrivals.fail(KvdError(ErrorKind.LOST, "the lease was lost"))
         with self._lock:
             idle = self._readers == 0 and not self._released
         if idle:
@@ -130,7 +148,7 @@ class Hold:
 
     def _let_go(self) -> None:
         granted, scope = self.granted, self._scope
-        self._arrivals.end()
+        self.arrivals.end()
         session = granted.lease.session
         if session.alive:
             session.requests.cancel(granted.request)

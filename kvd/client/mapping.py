@@ -74,6 +74,12 @@ class Mapping:
         assert size <= self.size
         return ctypes.string_at(self.address, size)
 
+    def words(self) -> np.ndarray:
+        """Return all of it as u32; the mapping is to outlive the array."""
+        assert self.size % 4 == 0
+        memory = (ctypes.c_uint32 * (self.size // 4)).from_address(self.address)
+        return np.ctypeslib.as_array(memory)
+
     def word(self, offset: int) -> int:
         """Return the aligned u64 at offset as it is now."""
         assert offset % 8 == 0 and offset + 8 <= self.size

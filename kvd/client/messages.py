@@ -10,15 +10,20 @@ from kvd.identity import Keyspace
 from kvd.limits import PAGE_BYTES
 from kvd.types import CLASS_COUNT, Lane
 from kvd.v1 import kvd_pb2 as pb
+from kvd.wire import WHOLE
 
-Counts = tuple[int, int, int]
+Triple = tuple[int, int, int]  # One number per class.
+Counts = Triple  # Of chunks, never growing from class to class.
 
+WHOLES = (WHOLE, WHOLE, WHOLE)
 _ITEM_BYTES = {"<u1": 1, "<u4": 4, "<u8": 8}
 
 _SHORTFALLS = {
     pb.SHORTFALL_REASON_NONE: Reason.NONE,
     pb.NOT_STORED: Reason.NOT_STORED,
     pb.CONDEMNED: Reason.CONDEMNED,
+    pb.NO_ROOM: Reason.NO_ROOM,
+    pb.READ_FAILED: Reason.READ_FAILED,
 }
 NOT_ADMITTED = {
     pb.NOT_ADMITTED_REASON_NONE: Reason.UNAVAILABLE,
@@ -97,6 +102,22 @@ def parse_counts(data: bytes, asked: int) -> Counts:
     return a, r, e
 
 
+def parse_ready(data: bytes, counts: Counts) -> Triple:
+    """Return how many leading pieces are ready per class; of a class without chunks, WHOLE."""
+    a, r, e = column(data, "<u1", CLASS_COUNT, "ready").tolist()
+    return a if counts[0] else WHOLE, r if counts[1] else WHOLE, e if counts[2] else WHOLE
+
+
+def parse_done(message: pb.FetchDone, promised: Counts) -> tuple[Counts, Reason]:
+    """Return how many chunks of a promise are good in the end, and why not all."""
+    if message.reason == pb.SHORTFALL_REASON_NONE:
+        return promised, Reason.NONE
+    counts = parse_counts(message.counts, promised[0])
+    if any(kept > of for kept, of in zip(counts, promised, strict=True)):
+        raise garbage(f"counts {counts} at the end of a fetch of {promised}")
+    return counts, _SHORTFALLS.get(message.reason, Reason.UNAVAILABLE)
+
+
 @dataclass(frozen=True, slots=True)
 class Promised:
     """One lane's promise. Per class: slabs u32, offsets u64, sizes u32, roots u64 of its chunks."""
@@ -105,6 +126,7 @@ class Promised:
     lease_ttl_s: float
     counts: Counts
     reason: Reason
+    ready: Triple  # As in pb.Ready; WHOLE for a class without chunks.
     generations: np.ndarray
     profiles: np.ndarray
     slabs: tuple[np.ndarray, ...]
@@ -129,6 +151,7 @@ def parse_promise(message: pb.Promise, asked: int, strip_bytes_min: int) -> Prom
         message.lease_ms / 1000,
         counts,
         reason,
+        parse_ready(message.ready, counts) if message.ready else WHOLES,
         column(lane.generations, "<u8", counts[0], "generations"),
         column(lane.profiles, "<u8", counts[0], "profiles"),
         _per_class(column(lane.slabs, "<u4", total, "slabs"), counts),

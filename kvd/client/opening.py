@@ -156,12 +156,21 @@ class Opening:
 
     # ---- called as frames come ----
 
-    def _told(self, number: int, message: pb.Promise) -> None:
+    def _told(self, number: int, message: pb.Promise | pb.Ready) -> None:
+        building = self._building
+        assert building is not None
+        if isinstance(message, pb.Promise):
+            self._on_promise(number, message, building)
+        elif self._promised is None:
+            raise garbage("pieces of a fetch that are ready before its promise")
+        else:
+            building.advance(message)
+
+    def _on_promise(self, number: int, message: pb.Promise, building: Building) -> None:
         """Take the promise; pieces may follow at once, so their place is made here."""
         if self._promised is not None:
             raise garbage("a second promise for one fetch")
-        scope, building = self._scope, self._building
-        assert building is not None
+        scope = self._scope
         self._number = number
         table = table_bytes(scope.grid.cell_count)
         promised = self._promised = parse_promise(message, self._wish.chunk_count, table)
@@ -172,8 +181,10 @@ class Opening:
         refusal = building.take(number, promised)
         if refusal is not None:
             self._settle(refusal)
-        elif self._wish.delivery == Delivery.BYTES:
+            return
+        if self._wish.delivery == Delivery.BYTES or building.readiness is not None:
             self._time_out()
+        if self._wish.delivery == Delivery.BYTES:
             self._settle(building.landed())
         elif (fetch := building.mapped()) is not None:
             self._settle(fetch)
@@ -191,12 +202,9 @@ class Opening:
         if self._timer is not None:
             self._timer.cancel()
         error = answer if isinstance(answer, KvdError) else None
-        landing = self._building.landing if self._building is not None else None
         if self._promised is None:
             self._settle(error or garbage("the end of a fetch without a promise"))
-        elif landing is not None:
-            if error is None and not landing.complete:
-                error = garbage("the end of a delivery before all of it")
-            landing.arrivals.end(error)
-        elif error is not None:
+        elif self._outcome is None and error is not None:
             self._settle(error)
+        elif self._building is not None:
+            self._building.end(answer)

@@ -33,6 +33,8 @@ class Reason(StrEnum):
     INCOMPATIBLE = "client and daemon do not fit together"
     DENIED = "the daemon denies it"
     CORRUPT = "bytes failed their checksum"
+    NO_ROOM = "no place in the daemon's memory to read the rest into"
+    READ_FAILED = "the daemon could not read it from its disk"
 
 
 _REASONS = {
@@ -55,13 +57,17 @@ def reason_of(error: KvdError) -> Reason:
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """Chunks of one put: newly stored, already there, and refused for `reason`."""
+    """Chunks of one put: newly stored, already there, and refused for `reason`.
+
+    `durable`: all of them are on disk and come back after a crash; asked for by durability "disk".
+    """
 
     stored: int
     had: int
     refused: int
     reason: Reason
     size_bytes: int
+    durable: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,8 +80,17 @@ class Found:
 
 
 @dataclass(frozen=True, slots=True)
+class Cleared:
+    """Chunks forgotten for good, and those that go with their last reader; or `reason` why not."""
+
+    chunks: int
+    held: int
+    reason: Reason = Reason.NONE
+
+
+@dataclass(frozen=True, slots=True)
 class Arrival:
-    """These layers of this class have arrived for all chunks that were promised of it."""
+    """These layers of this class have arrived for all chunks that the fetch counts of it."""
 
     plane_class: PlaneClass
     layer_begin: int
@@ -91,6 +106,7 @@ class Counters:
 
     connects: int = 0
     lookups: int = 0
+    prefetches: int = 0
     fetches: int = 0
     puts: int = 0
     chunks_stored: int = 0

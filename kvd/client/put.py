@@ -15,41 +15,20 @@ from kvd.client.arrays import CellViews
 from kvd.client.messages import column, lane_message
 from kvd.client.outcomes import Reason, Stored
 from kvd.client.reservation import Reservation
-from kvd.client.scope import Scope, chunk_keys
+from kvd.client.scope import Scope, chunk_keys, told_ms
+from kvd.client.seals import Deadline, Seals
 from kvd.client.session import Session
 from kvd.client.strips import Encoder, Prepared, lay
-from kvd.clock import NS_PER_S, MonotonicClock
 from kvd.errors import ErrorKind, KvdError
 from kvd.limits import DIGEST_BYTES, MIB
 from kvd.types import CLASS_COUNT
 from kvd.v1 import kvd_pb2 as pb
 from kvd.wire import FrameKind
 
-_CLOCK = MonotonicClock()
-
 SCRATCH_BYTES = 16 * MIB  # Encoded at once: stays in a large cache until it is copied.
 _RESERVED_BYTES_MAX = 128 * MIB  # At once, so that a slow put holds little that others could use.
 _LAID_BYTES = 16 * MIB  # Between two seals.
 _GROWING_PAUSE_S = 0.05
-_COLLECT_SECONDS_MIN = 0.2  # For the answers of seals that are on their way at the deadline.
-
-
-class Deadline:
-    """The time that a put has."""
-
-    def __init__(self, seconds: float) -> None:
-        self._at_s = _CLOCK.now_ns() / NS_PER_S + seconds
-
-    def left_s(self) -> float:
-        """Return the seconds left, negative behind the deadline."""
-        return self._at_s - _CLOCK.now_ns() / NS_PER_S
-
-    def need_s(self) -> float:
-        """Return the seconds left, or raise LATE."""
-        left = self.left_s()
-        if left <= 0:
-            raise KvdError(ErrorKind.LATE, "the put's deadline passed")
-        return left
 
 
 class Put:
@@ -57,15 +36,15 @@ class Put:
 
     def __init__(self, scope: Scope, chain: bytes, deadline_s: float, *, to_disk: bool) -> None:
         self._scope, self._chain = scope, chain
-        self._durability = pb.DURABILITY_DISK if to_disk else pb.DURABILITY_MEMORY
+        self._to_disk = to_disk
         self._thread = scope.link.thread()
         self._deadline = Deadline(deadline_s)
         self._session: Session | None = None
         self._handle, self._digest = 0, b""
-        self._stored = self._had = self._size_bytes = 0
+        self._had = 0
         self._reason = Reason.NONE
         # Answered while the next strips are laid; a Reserve is read by the daemon behind them.
-        self._seals: list[tuple[Future[Message], np.ndarray]] = []
+        self._seals = Seals(scope, self._deadline)
 
     def of_tensors(self, views: CellViews, first: int, count: int) -> Stored:
         """Encode and put `count` chunks; chunk `first` of the chain is at token 0 of `views`."""
@@ -127,16 +106,14 @@ class Put:
             act()
         except KvdError as error:
             self._reason = self._scope.missed(error)
-        for seal, sizes in self._seals:
-            try:
-                self._collect(seal, sizes)
-            except KvdError as error:
-                self._reason = self._scope.missed(error)
-        counters.chunks_stored += self._stored
-        counters.chunks_had += self._had
-        counters.stored_bytes += self._size_bytes
-        refused = count - self._stored - self._had
-        return Stored(self._stored, self._had, refused, self._reason, self._size_bytes)
+        seals = self._seals
+        seals.finish()
+        had, reason = self._had + seals.coalesced, seals.reason or self._reason
+        counters.chunks_stored += seals.stored
+        counters.chunks_had += had
+        counters.stored_bytes += seals.size_bytes
+        refused, durable = count - seals.stored - had, seals.durable == count
+        return Stored(seals.stored, had, refused, reason, seals.size_bytes, durable)
 
     # ---- asking ----
 
@@ -173,7 +150,7 @@ class Put:
             parent=self._chain[max(0, begin - DIGEST_BYTES) : begin],
             chain=self._chain[begin:end],
             sizes=sizes.astype("<u4").tobytes(),
-            durability=self._durability,
+            durability=pb.DURABILITY_DISK if self._to_disk else pb.DURABILITY_MEMORY,
             deadline_ms=max(1, int(self._deadline.need_s() * 1000)),
         )
         reply = self._ask(FrameKind.RESERVE, message)
@@ -215,7 +192,7 @@ class Put:
                 seal = self._seal(
                     reservation, group.start, (sizes, roots), last=group is groups[-1]
                 )
-                self._seals.append((seal, sizes))
+                self._seals.add(seal, sizes)
             done = True
         finally:
             if not done:
@@ -252,23 +229,10 @@ class Put:
             profile=self._scope.profile.id,
             last=last,
         )
+        if self._to_disk:
+            message.deadline_ms = told_ms(self._deadline.need_s())
         request = self._session.requests.request(FrameKind.SEAL, message, self._deadline.need_s())
         return self._thread.submit(request)
-
-    def _collect(self, seal: "Future[Message]", sizes: np.ndarray) -> None:
-        left = max(self._deadline.left_s(), _COLLECT_SECONDS_MIN)
-        try:
-            reply = seal.result(left + _COLLECT_SECONDS_MIN)
-        except TimeoutError:
-            raise KvdError(ErrorKind.LATE, "the process is exiting") from None
-        assert isinstance(reply, pb.SealReply)
-        states = column(reply.states, "<u1", len(sizes), "states")
-        sealed = states == pb.SEALED
-        self._stored += int(sealed.sum())
-        self._had += int((states == pb.COALESCED).sum())
-        self._size_bytes += int(sizes[sealed].sum(dtype=np.int64))
-        if (states == pb.ORPHANED).any():
-            self._reason = Reason.ORPHANED
 
     def _abort(self, reservation: Reservation) -> None:
         session = self._session

@@ -63,6 +63,7 @@ class Strips:
         """`shape` is grid, tokens of a chunk, lane; `keys` returns the chunk keys."""
         self.grid, self.chunk_tokens, self.lane = shape
         self.corrupt: set[int] = set()
+        self.counts = promised.counts  # Chunks behind them were promised and did not come.
         self._keys, self._promised, self._addresses = keys, promised, addresses
         self._lock = threading.Lock()
         self._tables: list[np.ndarray | None] = [None] * CLASS_COUNT
@@ -185,7 +186,8 @@ class Strips:
 
     def _open(self, index: int) -> None:
         """Copy the tables of a class, then check the copies, which nobody can change any more."""
-        homes, promised = self._addresses[index].tolist(), self._promised
+        promised, count = self._promised, self.counts[index]
+        homes = self._addresses[index][:count].tolist()
         tables = np.empty((len(homes), self.grid.cell_count), TABLE_ENTRY)
         heads = tables.view(np.uint8).reshape(len(homes), -1)
         size, address = heads.shape[1], heads.ctypes.data
@@ -199,8 +201,8 @@ class Strips:
             strip_root(key, lane, plane_class, generation, profile, head)
             for key, generation, profile, head in named
         ]
-        sound = np.array(roots, np.uint64) == promised.roots[index]
-        sound &= sound_tables(tables, promised.sizes[index])
+        sound = np.array(roots, np.uint64) == promised.roots[index][:count]
+        sound &= sound_tables(tables, promised.sizes[index][:count])
         wrong = np.flatnonzero(~sound)
         self.corrupt.update(wrong.tolist())
         self._sound_until[index] = int(wrong[0]) if len(wrong) else len(homes)

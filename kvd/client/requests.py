@@ -34,10 +34,12 @@ _REPLIES: dict[FrameKind, type[Message]] = {
     FrameKind.FETCH: pb.FetchDone,
     FrameKind.RELEASE: pb.ReleaseReply,
     FrameKind.RENEW: pb.RenewReply,
+    FrameKind.PREFETCH: pb.PrefetchReply,
+    FrameKind.CLEAR: pb.ClearReply,
 }
 
 Answered = Callable[[Message | KvdError], None]
-Told = Callable[[int, pb.Promise], None]  # With the request's number.
+Told = Callable[[int, pb.Promise | pb.Ready], None]  # With the request's number.
 
 
 class Request:
@@ -156,7 +158,9 @@ class Requests:
             if kind == FrameKind.NOTICE:
                 self._on_notice(pb.Notice.FromString(body))
             elif kind == FrameKind.PROMISE:
-                self._on_promise(number, pb.Promise.FromString(body))
+                self._on_told(number, pb.Promise.FromString(body))
+            elif kind == FrameKind.READY:
+                self._on_told(number, pb.Ready.FromString(body))
             elif kind in (FrameKind.REPLY, FrameKind.ERROR):
                 self._on_final(kind, number, body)
             # Other kinds belong to a later version, which must not need them understood.
@@ -183,15 +187,15 @@ class Requests:
         else:
             request.answered(answer)
 
-    def _on_promise(self, number: int, promise: pb.Promise) -> None:
+    def _on_told(self, number: int, message: pb.Promise | pb.Ready) -> None:
         request = self._open.get(number)
         if request is None or request.told is None:
             raise garbage(f"a promise for request {number}, which asked for none")
         if request.given_up:
-            self._undo(promise)
+            self._undo(message)
         else:
             request.promised = True
-            request.told(number, promise)
+            request.told(number, message)
 
     def _undo(self, answer: Message | KvdError) -> None:
         """Give back what was granted to a request that nobody waits for any more."""

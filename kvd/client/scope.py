@@ -11,7 +11,9 @@ from kvd.errors import ErrorKind, KvdError
 from kvd.identity import Keyspace, chunk_key
 from kvd.limits import DIGEST_BYTES, Limits
 from kvd.shape import CellGrid
-from kvd.types import Lane
+from kvd.types import CLASS_COUNT, Lane
+
+_WAY_SECONDS = 0.05  # Of an answer, from the daemon to the caller, when both are busy.
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +61,11 @@ class Wish:
         return len(self.chain) // DIGEST_BYTES
 
 
+def told_ms(left_s: float) -> int:
+    """Return the deadline to state for an answer that may come as late as that, yet in time."""
+    return max(1, int((left_s - min(_WAY_SECONDS, left_s / 10)) * 1000))
+
+
 def chunk_count(chain: bytes) -> int:
     """Return the number of chunks of a chain; raise INVALID for what is no chain."""
     count, rest = divmod(len(chain), DIGEST_BYTES)
@@ -68,6 +75,12 @@ def chunk_count(chain: bytes) -> int:
     if count > limit:
         raise invalid(f"chain has {count} chunks, the limit chunks_per_request_max is {limit}")
     return count
+
+
+def check_class_count(class_count: int) -> None:
+    """Raise INVALID for what is no number of leading classes."""
+    if not 1 <= class_count <= CLASS_COUNT:
+        raise invalid(f"class_count is {class_count}, allowed are 1 to {CLASS_COUNT}")
 
 
 def chunk_keys(keyspace: bytes, chain: bytes) -> list[bytes]:

@@ -5,13 +5,13 @@ from typing import Any, TypedDict, Unpack
 
 import numpy as np
 
+from kvd.client import questions
 from kvd.client.arrays import Tensors, source_views
 from kvd.client.fetch import Fetch
-from kvd.client.lookup import Question, found_of, let_go
 from kvd.client.opening import Outcome, fetch_of, open_here
-from kvd.client.outcomes import Delivery, Found, Reason, Stored
+from kvd.client.outcomes import Cleared, Delivery, Found, Reason, Stored
 from kvd.client.put import Put
-from kvd.client.scope import Scope, Wish, chunk_count, invalid
+from kvd.client.scope import Scope, Wish, check_class_count, chunk_count, invalid
 from kvd.client.strips import Encoder, Prepared
 from kvd.errors import KvdError
 from kvd.identity import KVD_CHAIN, Keyspace, chain_digests
@@ -79,9 +79,11 @@ class Space:
 
         `tensors[layer][tensor]` is [heads, tokens, width] of the keyspace's dtype, its token 0
         being the first of chunk `first`. What is refused has a reason; a daemon that is away
-        refuses all. Raise INVALID for tensors that do not fit.
+        refuses all. Durability "disk" returns once all of it is on disk, or at the deadline with
+        what is stored not `durable` yet; a daemon without a disk that works refuses all. Raise
+        INVALID for tensors that do not fit.
         """
-        count = self._put_count(chain, first)
+        count = _put_count(chain, first)
         views = source_views(self.scope.grid, tensors)
         needed = count * self.scope.keyspace.chunk_tokens
         if views.tokens < needed:
@@ -109,7 +111,7 @@ class Space:
         deadline_s: float | None = None,
     ) -> Stored:
         """Store prepared strips of chunks [first, end of chain): checksums, places, copy, seal."""
-        count = self._put_count(chain, first)
+        count = _put_count(chain, first)
         if prepared.count != count or count == 0:
             raise invalid(f"{prepared.count} chunks are prepared, the chain has {count} to put")
         if prepared.profile != self.scope.profile:
@@ -129,30 +131,35 @@ class Space:
         With `lanes` the minimum over them instead of this lane's own. With `lease` they stay for
         the lease's time, until a fetch takes it over or `release` is called.
         """
-        question = self.question(chain, lanes, deadline_s, lease=lease)
-        try:
-            answer = question.ask_here()
-        except KvdError as error:
-            answer = error
-        return found_of(self.scope, answer)
+        question = questions.lookup(self.scope, chain, lanes, deadline_s, lease=lease)
+        return questions.found_of(self.scope, question.ask_here())
 
-    def question(
+    def prefetch(
         self,
         chain: bytes,
-        lanes: Sequence[Lane] | None,
-        deadline_s: float | None,
+        class_count: int = CLASS_COUNT,
         *,
-        lease: bool,
-    ) -> Question:
-        """Return a lookup's checked arguments; raise INVALID."""
-        scope = self.scope
-        chunk_count(chain)
-        asked = (scope.lane,) if lanes is None else tuple(lanes)
-        return Question(scope, chain, asked, lease, scope.deadline(deadline_s))
+        lanes: Sequence[Lane] | None = None,
+        deadline_s: float | None = None,
+    ) -> Found:
+        """Have the daemon read what is only on its disk into memory; return what is stored.
+
+        Returns at once, before anything is read, and holds nothing: a fetch must follow.
+        """
+        question = questions.prefetch(self.scope, chain, class_count, lanes, deadline_s)
+        return questions.found_of(self.scope, question.ask_here())
+
+    def clear(self, deadline_s: float | None = None) -> Cleared:
+        """Forget all chunks of this keyspace, of all its lanes.
+
+        When it returns without a reason, they would not come back after a crash either.
+        """
+        question = questions.clear(self.scope, deadline_s)
+        return questions.cleared_of(self.scope, question.ask_here())
 
     def release(self, lease: int) -> None:
         """Give back the lease of a lookup."""
-        let_go(self.scope, lease)
+        questions.let_go(self.scope, lease)
 
     def fetch(
         self,
@@ -186,8 +193,7 @@ class Space:
         begin, end = layers or whole
         if not 0 <= begin < end <= whole[1]:
             raise invalid(f"layers are {layers}, the lane has 0 to {whole[1]}")
-        if not 1 <= class_count <= CLASS_COUNT:
-            raise invalid(f"class_count is {class_count}, allowed are 1 to {CLASS_COUNT}")
+        check_class_count(class_count)
         if not 0 <= rate_bits < 1 << 64:
             raise invalid(f"rate_bits is {rate_bits}, it must be 0 or more")
         kind = Delivery(delivery)
@@ -195,14 +201,15 @@ class Space:
         of_layers, lease = (whole if kind == Delivery.MAP else (begin, end)), how.get("lease", 0)
         return Wish(chain, class_count, kind, rate_bits, seconds, lease, of_layers)
 
-    def _put_count(self, chain: bytes, first: int) -> int:
-        total = chunk_count(chain)
-        if not 0 <= first <= total:
-            raise invalid(f"first is {first}, the chain has {total} chunks")
-        return total - first
-
     def _start_put(self, chain: bytes, durability: str, deadline_s: float | None) -> Put:
         if durability not in ("memory", "disk"):
             raise invalid(f"durability is {durability!r}, allowed are 'memory' and 'disk'")
         scope = self.scope
         return Put(scope, chain, scope.deadline(deadline_s), to_disk=durability == "disk")
+
+
+def _put_count(chain: bytes, first: int) -> int:
+    total = chunk_count(chain)
+    if not 0 <= first <= total:
+        raise invalid(f"first is {first}, the chain has {total} chunks")
+    return total - first

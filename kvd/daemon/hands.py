@@ -101,14 +101,12 @@ class Hands:
             case Tell(request, session, promise):
                 if link := self._links.get(session):
                     link.promise(request, promise)
-            case TellReady(request, session, ready):
-                if link := self._links.get(session):
-                    link.ready(request, ready)
             case GiveSlab(session, slab, writable):
                 self._give(session, slab, writable=writable)
             case (
                 LeaseLost(session) | TellDraining(session) | RecallSlab(session) | DropSlab(session)
-            ):
+                | TellReady(_, session)
+            ):  # fmt: skip
                 if link := self._links.get(session):
                     link.notify(effect)
             case CloseSession(session, error):

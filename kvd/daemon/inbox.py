@@ -8,12 +8,20 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-from kvd.core.effects import DropSlab, LeaseLost, Outcome, Promise, RecallSlab, TellDraining
+from kvd.core.effects import (
+    DropSlab,
+    LeaseLost,
+    Outcome,
+    Promise,
+    RecallSlab,
+    TellDraining,
+    TellReady,
+)
 from kvd.core.events import Event
 from kvd.errors import KvdError
 from kvd.limits import Limits
 
-Notice = RecallSlab | DropSlab | LeaseLost | TellDraining
+Notice = RecallSlab | DropSlab | LeaseLost | TellReady | TellDraining
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,10 +60,6 @@ class Link(Protocol):
         ...
 
     def promise(self, request: int, promise: Promise) -> None: ...
-
-    def ready(self, request: int, ready: tuple[int, int, int]) -> None:
-        """Say how much of a promise is there, as in `TellReady`."""
-        ...
 
     def open_sink(self, request: int, wake: Callable[[], None]) -> PieceSink: ...
 

@@ -76,21 +76,36 @@ class HfEngine:
             self._generator = Generator(self._engine, *self._views, clock=self._clock)
 
     def store(
-        self, prompt: Sequence[int], progress: Callable[[int, int], None] | None = None
+        self,
+        prompt: Sequence[int],
+        progress: Callable[[int, int], None] | None = None,
+        durability: str = "memory",
     ) -> Stored | None:
         """Run the prompt in the reference way and put the KV of its whole chunks.
 
         Never stores tainted KV (I13): everything is computed here, from the first token on. None
         when kvd failed.
         """
-        return self.put(prompt, self.prefill(prompt, progress))
+        return self.put(prompt, self.prefill(prompt, progress), durability)
 
-    def put(self, prompt: Sequence[int], tensors: list[list[Any]]) -> Stored | None:
+    def put(
+        self, prompt: Sequence[int], tensors: list[list[Any]], durability: str = "memory"
+    ) -> Stored | None:
         """Put what `prefill` returned for the same prompt; None when kvd failed."""
         space, whole = self._space, len(prompt) // CHUNK_TOKENS * CHUNK_TOKENS
         if space is None or not whole:
             return None
-        return self.border.call(lambda: space.put(space.chain(list(prompt[:whole])), tensors), None)
+        return self.border.call(
+            lambda: space.put(space.chain(list(prompt[:whole])), tensors, durability=durability),
+            None,
+        )
+
+    def prefetch(self, prompt: Sequence[int]) -> None:
+        """Announce a prompt that is soon to be generated from; costs one short round trip."""
+        space, chunks = self._space, usable_chunks(len(prompt))
+        if space is not None and chunks:
+            tokens = list(prompt[: chunks * CHUNK_TOKENS])
+            self.border.call(lambda: space.prefetch(space.chain(tokens)), None)
 
     @property
     def exact_view(self) -> HfView:
@@ -143,5 +158,6 @@ class HfEngine:
             return None
         deadline_ns = self._clock.now_ns() + int(link.deadline_s * NS_PER_S)
         guarded = GuardedFetch(fetch, self.border)
-        gradual = link.delivery == Delivery.BYTES
-        return Prefix(guarded, self._engine.layers, self._clock, deadline_ns, gradual=gradual)
+        gradual = fetch.delivered_bytes < sum(fetch.class_bytes)
+        layers = self._engine.layers
+        return Prefix(guarded, layers, self._clock, deadline_ns, gradual=gradual)

@@ -8,7 +8,7 @@ import secrets
 from collections.abc import Callable
 from typing import Protocol
 
-from kvd.core.effects import DropSlab, LeaseLost, Outcome, Promise, RecallSlab
+from kvd.core.effects import DropSlab, LeaseLost, Outcome, Promise, RecallSlab, TellReady
 from kvd.core.events import CancelWanted, Event
 from kvd.daemon.inbox import Inbox, Notice, PieceSink
 from kvd.errors import ErrorKind, KvdError
@@ -138,6 +138,9 @@ class Session:
                 self._channel.send(pb.ToClient(slab_gone=pb.SlabGone(slab=slab)))
             case LeaseLost(_, lease):
                 self._tell(pb.Notice(lease_lost=lease))
+            case TellReady(request, _, ready):
+                if waiter := self._waiters.get(request):
+                    waiter.ready(ready)
             case _:
                 self._tell(pb.Notice(draining=True))
 
@@ -150,11 +153,6 @@ class Session:
         waiter = self._waiters.get(request)
         if waiter is not None:
             waiter.promise(promise)
-
-    def ready(self, request: int, ready: tuple[int, int, int]) -> None:
-        waiter = self._waiters.get(request)
-        if waiter is not None:
-            waiter.ready(ready)
 
     def open_sink(self, request: int, wake: Callable[[], None]) -> PieceSink:
         return self._waiters[request].open_sink(wake)

@@ -39,7 +39,7 @@ class Prefix:
         self._residual_layers = 0
         self._ended = threading.Event()
         self._clock = clock
-        self._begin_ns = clock.now_ns()
+        self._begin_ns, self._begin_bytes = clock.now_ns(), fetch.delivered_bytes
 
     def fill(self, exact: View, draft: View | None) -> None:
         """Decode arrivals into the views until nothing more comes; runs on a thread of its own."""
@@ -91,12 +91,13 @@ class Prefix:
 
     def _arrives_ns(self, sizes_bytes: Sequence[int]) -> int:
         now_ns = self._clock.now_ns()
-        delivered, wanted = self._fetch.delivered_bytes, sum(sizes_bytes)
-        if delivered >= wanted:
+        there, wanted = self._fetch.delivered_bytes, sum(sizes_bytes)
+        if there >= wanted:
             return now_ns
-        if delivered == 0:
-            return _FAR_NS
-        return now_ns + (wanted - delivered) * (now_ns - self._begin_ns) // delivered
+        came = there - self._begin_bytes
+        if came == 0:  # What was here at once says nothing of a link; of a disk, that it is quick.
+            return now_ns if there else _FAR_NS
+        return now_ns + (wanted - there) * (now_ns - self._begin_ns) // came
 
     @property
     def class_bytes(self) -> tuple[int, int, int]:

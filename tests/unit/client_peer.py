@@ -41,7 +41,9 @@ KEYSPACE = Keyspace(
 )
 GRID = cell_grid(KEYSPACE.shape, Lane())
 DIGEST = keyspace_digest(KEYSPACE, TENANT)
-SLAB_BYTES = 2 * MIB
+SLAB_BYTES = 8 * MIB
+# Of strips that are several pieces long when they are read from disk.
+LARGE = Keyspace("large", "r", BlockShape.of_attention(8, 2, 64, Dtype.BF16), chunk_tokens=256)
 
 
 class Peer:
@@ -116,6 +118,9 @@ class Peer:
     def refuse(self, number: int, kind: Any, text: str = "no") -> None:
         self.send(FrameKind.ERROR, number, pb.Error(kind=kind, message=text).SerializeToString())
 
+    def ready(self, number: int, *ready: int) -> None:
+        self.send(FrameKind.READY, number, pb.Ready(ready=bytes(ready)).SerializeToString())
+
     def promise(self, number: int, promise: pb.Promise) -> None:
         self.send(FrameKind.PROMISE, number, promise.SerializeToString())
 
@@ -187,19 +192,22 @@ class Stage:
 class Strips:
     """Encoded chunks of random values in a slab, as a daemon would have them."""
 
-    def __init__(self, count: int, seed: int = 3) -> None:
+    def __init__(self, count: int, seed: int = 3, keyspace: Keyspace = KEYSPACE) -> None:
         rng = np.random.default_rng(seed)
-        shape = (HEADS, count * CHUNK_TOKENS, WIDTH)
+        self.grid, tokens = cell_grid(keyspace.shape, Lane()), keyspace.chunk_tokens
+        of_k = self.grid.tensors[0]
+        shape = (of_k.heads, count * tokens, of_k.width)
         self.count = count
         self.tensors = [
-            [_bfloat16(rng.standard_normal(shape)) for _ in range(2)] for _ in range(LAYERS)
+            [_bfloat16(rng.standard_normal(shape)) for _ in range(2)]
+            for _ in range(self.grid.layers)
         ]
         self.chain = bytes(rng.integers(0, 256, count * DIGEST_BYTES, np.uint8))
         self.slab: Descriptors = open_slab("kvd-test", SLAB_BYTES)
         memory = mmap.mmap(self.slab.writing, SLAB_BYTES)
         self.memory = np.frombuffer(memory, np.uint8)
-        pool, encoder = Pool(), Encoder(GRID, CHUNK_TOKENS, PROFILE_DEFAULT)
-        views = source_views(GRID, self.tensors)
+        pool, encoder = Pool(), Encoder(self.grid, tokens, PROFILE_DEFAULT)
+        views = source_views(self.grid, self.tensors)
         prepared = encoder.encode(views, range(count), 0, SLAB_BYTES, pool)
         self.sizes = prepared.sizes
         ends = np.cumsum(self.sizes.reshape(-1), dtype=np.uint64)

@@ -81,10 +81,9 @@ class FakeFetch:
         self.released = threading.Event()
         self._chunks = chunks
         self._script = script
-        self.delivery = delivery
-        self.delivered_bytes = 0
         # So many that by the rate so far there is time to draft until the very end.
         self.class_bytes = (1 << 50,) * 3
+        self.delivered_bytes = 0 if delivery == Delivery.BYTES else sum(self.class_bytes)
 
     def arrivals(self) -> Iterator[Arrival]:
         if "arrivals" in self._script.fails:
@@ -99,7 +98,7 @@ class FakeFetch:
                     return
                 if self._script.before is not None:
                     self._script.before(plane_class, layer)
-                self.delivered_bytes = 1
+                self.delivered_bytes = self.delivered_bytes or 1
                 yield Arrival(plane_class, layer, layer + 1)
         self.delivered_bytes = sum(self.class_bytes)
 

@@ -1,0 +1,63 @@
+"""Strips of a scripted daemon that are read from its disk into a slab, piece by piece."""
+
+import numpy as np
+
+from kvd.format.strip import LENGTH_MASK, parse_table
+from kvd.limits import read_piece_bytes
+from kvd.v1 import kvd_pb2 as pb
+from tests.unit.client_peer import LARGE, Strips
+
+CHUNKS = 3
+LAYERS = 8
+
+
+class Disk:
+    """Strips on a disk, of which the slab has what was read."""
+
+    def __init__(self) -> None:
+        self.strips = Strips(CHUNKS, keyspace=LARGE)
+        self._bytes = self.strips.memory.copy()
+        self.strips.memory[:] = 0
+        self.ready = [0, 0, 0]
+        self.pieces = [
+            max(-(-self._size(c, i) // self._piece(c, i)) for i in range(CHUNKS)) for c in range(3)
+        ]
+        assert min(self.pieces) >= 2, "one piece shows nothing"
+
+    def read(self, plane_class: int, pieces: int = 1, but: int | None = None) -> None:
+        """Read the next pieces of a class into the slab, of all chunks but one."""
+        begin = self.ready[plane_class]
+        for chunk in set(range(CHUNKS)) - {but}:
+            size, piece = self._size(plane_class, chunk), self._piece(plane_class, chunk)
+            home = int(self.strips.offsets[chunk, plane_class])
+            end = min(size, (begin + pieces) * piece)
+            here = slice(home + min(size, begin * piece), home + end)
+            self.strips.memory[here] = self._bytes[here]
+        self.ready[plane_class] += pieces
+
+    def read_class(self, plane_class: int, but: int | None = None) -> None:
+        self.read(plane_class, self.pieces[plane_class] - self.ready[plane_class], but)
+
+    def promise(self, *ready: int) -> pb.Promise:
+        promise = self.strips.promise()
+        promise.ready = bytes(ready or self.ready)
+        return promise
+
+    def layers(self, plane_class: int) -> int:
+        """Return how many leading layers are there of every chunk, by the tables on the disk."""
+        ends = np.zeros(LAYERS, np.int64)
+        for chunk in range(CHUNKS):
+            size = self._size(plane_class, chunk)
+            home = int(self.strips.offsets[chunk, plane_class])
+            table = parse_table(self._bytes[home : home + size], self.strips.grid.cell_count, size)
+            there = self.ready[plane_class] * self._piece(plane_class, chunk)
+            stops = (table["offset"] + (table["length"] & LENGTH_MASK)).reshape(LAYERS, -1)
+            ends += stops.max(axis=1) > there
+        missing = np.flatnonzero(ends)
+        return int(missing[0]) if len(missing) else LAYERS
+
+    def _size(self, plane_class: int, chunk: int) -> int:
+        return int(self.strips.sizes[chunk, plane_class])
+
+    def _piece(self, plane_class: int, chunk: int) -> int:
+        return read_piece_bytes(self._size(plane_class, chunk))
