@@ -11,7 +11,7 @@ from kvd.limits import CELL_ALIGN_BYTES, PAGE_BYTES
 
 RAW_FLAG = np.uint32(1 << 31)
 LENGTH_MASK = np.uint32((1 << 28) - 1)
-_STRIP_BYTES_LIMIT = (1 << 32) - (1 << 28)
+STRIP_BYTES_MAX = (1 << 32) - (1 << 28)
 TABLE_ENTRY = np.dtype([("offset", "<u4"), ("length", "<u4"), ("checksum", "<u8")])
 assert TABLE_ENTRY.itemsize == 16
 
@@ -62,7 +62,7 @@ def sound_tables(tables: np.ndarray, strip_bytes: np.ndarray) -> np.ndarray:
     begins = np.ascontiguousarray(tables["offset"])
     words = np.ascontiguousarray(tables["length"])
     limits = np.asarray(strip_bytes, np.uint32)
-    assert (limits <= _STRIP_BYTES_LIMIT).all(), "ends of cells would wrap"
+    assert (limits <= STRIP_BYTES_MAX).all(), "ends of cells would wrap"
     ends = begins + (words & LENGTH_MASK)
     sound = begins.max(axis=1) <= limits
     sound &= np.bitwise_or.reduce(words, axis=1) & ~(RAW_FLAG | LENGTH_MASK) == 0

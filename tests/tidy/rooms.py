@@ -32,6 +32,7 @@ ROOMS = {
     "disk": Room(("words", "format"), ("kvikio",)),
     "catalog": Room(("words", "format"), ("lmdb",)),
     "arena": Room(("words",), ("cupy",)),
+    "checking": Room(("words", "codec", "format", "disk", "catalog")),
     "daemon": Room(("words", *BELOW_DAEMON, "observe"), ("uvloop",)),
     "rpc": Room(
         ("words", "v1", "observe", "core.events", "core.effects", "daemon.inbox"),
@@ -46,14 +47,11 @@ ROOMS = {
         ("words", "codec", "client", "speculate"),
         ("torch", "cupy", "transformers", "vllm", "sglang", "lmcache"),
     ),
-    "cli": Room(("words", "client"), ("rich",)),
+    "cli": Room(("words", "client", "checking"), ("rich",)),
     "testing": Room(("words", *BELOW_DAEMON, "daemon", "rpc", "observe"), ("pytest", "hypothesis")),
 }
-# Two verbs of the command line put together what nothing else may see together.
-ALSO = {
-    "kvd/cli/serve.py": ("daemon", "rpc", "observe"),
-    "kvd/cli/check.py": ("disk", "catalog", "format"),
-}
+# One verb of the command line puts together what nothing else may see together.
+ALSO = {"kvd/cli/serve.py": ("daemon", "rpc", "observe")}
 # Seconds to import and hundreds of megabytes: only inside the function that needs them.
 HEAVY = frozenset({"torch", "cupy", "kvikio", "transformers", "vllm", "sglang"})
 HEAVY_ROOMS = ("speculate", "engines")
