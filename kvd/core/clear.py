@@ -20,8 +20,8 @@ from kvd.types import PlaneClass
 ROWS_PER_STEP = 256
 
 
-def on_clear(state: State, event: ClearWanted) -> list[Effect]:
-    """Condemn all chunks of the keyspace, and begin to drop them."""
+def on_clear(state: State, event: ClearWanted) -> None:
+    """Condemn all chunks of the keyspace; they are dropped from now on."""
     session = open_session(state, event.session)
     found = session.keyspaces.get(event.keyspace)
     if found is None:
@@ -46,7 +46,6 @@ def on_clear(state: State, event: ClearWanted) -> list[Effect]:
         )  # fmt: skip
     )
     session.requests.add(event.request)
-    return advance(state)
 
 
 def advance(state: State) -> list[Effect]:

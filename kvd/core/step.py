@@ -108,7 +108,8 @@ def _dispatch_rare(state: State, event: Event) -> list[Effect]:
         case PrefetchWanted():
             return find.on_prefetch(state, event)
         case ClearWanted():
-            return clear.on_clear(state, event)
+            clear.on_clear(state, event)
+            return tier.pump(state)
         case KeyspaceWanted():
             return keyspaces.on_keyspace(state, event)
         case SessionOpened():

@@ -1,0 +1,93 @@
+"""A core with an ssd tier whose hands answer when the test says so."""
+
+import numpy as np
+
+from kvd.core import disk_effects as asked
+from kvd.core import disk_events as told
+from kvd.core.events import Started
+from kvd.core.ssd import SsdConfig
+from kvd.core.state import CoreConfig, new_state
+from kvd.errors import Fault, FaultKind
+from kvd.limits import PAGE_BYTES, Limits
+from kvd.testing.scene import Scene
+
+GOOD = np.uint8(0)
+DISK_EFFECTS = (
+    asked.WriteStrips, asked.ReadStrips, asked.MakeSegment, asked.RecycleSegment,
+    asked.RemoveSegment, asked.ProbeDirectory, asked.MeasureSpace, asked.Commit,
+)  # fmt: skip
+LIMITS = Limits(slab_bytes=16 * PAGE_BYTES, write_batch_bytes=8 * PAGE_BYTES)
+
+
+def fault_of(kind: FaultKind) -> Fault:
+    return Fault(kind, f"injected {kind.name}")
+
+
+class DiskScene(Scene):
+    """`asked` holds what disk and catalog were asked and did not answer yet, in order."""
+
+    def __init__(
+        self,
+        slabs: int = 6,
+        segments: int = 8,
+        segment_pages: int = 9,
+        ssd: SsdConfig | None = None,
+    ) -> None:
+        self.ssd_config = ssd or SsdConfig(1, segment_pages * PAGE_BYTES, segments)
+        self.asked: list[asked.DiskEffect] = []
+        self.commits: list[asked.Commit] = []
+        super().__init__(slabs, limits=LIMITS)
+        config = CoreConfig(slabs * LIMITS.slab_bytes, LIMITS, self.ssd_config)
+        self.state = new_state(config, epoch=1)
+        self.tell(told.DayBegan(1))
+        self.tell(Started())
+
+    def tell(self, event: object) -> list:
+        effects = super().tell(event)
+        self.asked += [effect for effect in effects if isinstance(effect, DISK_EFFECTS)]
+        return effects
+
+    def take(self, kind: type) -> "asked.DiskEffect":
+        """Return the oldest question of a kind, which is not answered any more by `settle`."""
+        found = next(effect for effect in self.asked if isinstance(effect, kind))
+        self.asked.remove(found)
+        return found
+
+    def has(self, kind: type) -> bool:
+        return any(isinstance(effect, kind) for effect in self.asked)
+
+    def answer(self, effect: "asked.DiskEffect", fault: Fault | None = None) -> list:
+        """Answer one question, all of it alike."""
+        match effect:
+            case asked.WriteStrips(batch, strips):
+                return self.tell(told.StripsWritten(batch, *_verdicts(strips.count, fault)))
+            case asked.ReadStrips(batch, strips):
+                return self.tell(told.StripsRead(batch, *_verdicts(strips.count, fault), False))
+            case asked.Commit(batch):
+                if fault is None:
+                    self.commits.append(effect)
+                return self.tell(told.Committed(batch, fault))
+            case asked.ProbeDirectory(directory):
+                return self.tell(told.Probed(directory, fault))
+            case asked.MeasureSpace():
+                return self.tell(told.SpaceSeen((1,), (1 << 40,)))
+        return self.tell(told.SegmentDone(effect.request, fault))
+
+    def settle(self, *but: type) -> None:
+        """Answer everything well, and what comes of it, but for some kinds."""
+        while waiting := [effect for effect in self.asked if not isinstance(effect, but)]:
+            self.asked.remove(waiting[0])
+            self.answer(waiting[0])
+
+    def save(self) -> None:
+        """Let time pass until everything that was put is durable."""
+        for _ in range(4):
+            self.settle()
+            self.wait()
+        self.settle()
+
+
+def _verdicts(count: int, fault: Fault | None) -> tuple:
+    kind = 0 if fault is None else fault.kind
+    faults = () if fault is None else (fault,)
+    return np.arange(count), np.full(count, kind, np.uint8), faults

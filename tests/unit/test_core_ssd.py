@@ -1,0 +1,292 @@
+"""The ssd tier in the core, example by example: saved, demoted, read again, cleared, recovered."""
+
+import numpy as np
+
+from kvd.core import disk_effects as asked
+from kvd.core import disk_events as told
+from kvd.core.effects import Answer, Cleared, FetchDone, Found, Sealed, Shortfall, TellReady
+from kvd.core.events import ClearWanted, PrefetchWanted, ReserveWanted, SealWanted
+from kvd.core.save import is_saved
+from kvd.errors import ErrorKind, FaultKind
+from kvd.limits import DIGEST_BYTES, PAGE_BYTES
+from kvd.testing.scene import LANE, chain_of, kind_of
+from kvd.types import CLASS_COUNT
+from tests.unit.disk_scene import LIMITS, DiskScene, fault_of
+
+
+def stored(scene: DiskScene, chunks: int, text: int = 0) -> tuple[int, bytes]:
+    session, chain = scene.join(), chain_of(chunks, text)
+    scene.put(session, chain)
+    scene.save()
+    return session, chain
+
+
+def demote(scene: DiskScene) -> None:
+    """Push all copies out of dram, as making room would."""
+    from kvd.core.drops import free_copy
+
+    for strip in scene.state.index.copies.members.copy().tolist():
+        free_copy(scene.state, *divmod(strip, CLASS_COUNT))
+
+
+def test_what_is_sealed_is_written_committed_and_durable() -> None:
+    scene = DiskScene()
+    session, chain = stored(scene, 3)
+    assert is_saved(scene.state)
+    assert scene.state.index.segment[:3].all() or (scene.state.index.segment != 0).sum() == 9
+    assert sum(len(commit.rows.parents) for commit in scene.commits) == 3
+    assert scene.counts(session, chain) == (3, 3, 3)
+
+
+def test_parents_are_committed_before_their_children() -> None:
+    scene = DiskScene()
+    stored(scene, 7)
+    known = {b""}
+    for commit in scene.commits:
+        known.update(commit.rows.keys.chain)
+        assert set(commit.rows.parents) <= known
+
+
+def test_a_fetch_brings_back_what_left_dram() -> None:
+    scene = DiskScene()
+    session, chain = stored(scene, 3)
+    demote(scene)
+    assert scene.counts(session, chain) == (3, 3, 3)
+    promise = scene.fetch(session, chain)
+    assert promise.counts == (3, 3, 3) and promise.ready == (0, 0, 0)
+    read = scene.take(asked.ReadStrips)
+    assert read.strips.count == 9
+    assert read.strips.classes.tolist() == [0, 0, 0, 1, 1, 1, 2, 2, 2]
+    effects = scene.answer(read)
+    assert [e.ready for e in effects if isinstance(e, TellReady)] == [(255, 255, 255)]
+    assert [e.outcome for e in effects if isinstance(e, Answer)] == [FetchDone(0)]
+
+
+def test_two_fetches_share_one_read() -> None:
+    scene = DiskScene()
+    session, chain = stored(scene, 2)
+    demote(scene)
+    first, second = scene.fetch(session, chain), scene.fetch(session, chain)
+    assert first.counts == second.counts
+    assert [a.tolist() for a in first.lanes[0].offsets] == [
+        a.tolist() for a in second.lanes[0].offsets
+    ]
+    read = scene.take(asked.ReadStrips)
+    assert not scene.has(asked.ReadStrips)
+    answers = [e for e in scene.answer(read) if isinstance(e, Answer)]
+    assert len(answers) == 2
+
+
+def test_a_failed_read_shortens_the_promise() -> None:
+    scene = DiskScene()
+    session, chain = stored(scene, 3)
+    demote(scene)
+    scene.fetch(session, chain)
+    read = scene.take(asked.ReadStrips)
+    kinds = np.zeros(9, np.uint8)
+    kinds[4] = FaultKind.IO  # The residual of the second chunk.
+    event = told.StripsRead(read.batch, np.arange(9), kinds, (fault_of(FaultKind.IO),), False)
+    answers = [e.outcome for e in scene.tell(event) if isinstance(e, Answer)]
+    assert answers == [FetchDone(0, (3, 1, 1), Shortfall.READ_FAILED)]
+    assert scene.counts(session, chain) == (3, 3, 3)
+
+
+def test_wrong_bytes_on_disk_condemn_the_chunk() -> None:
+    scene = DiskScene()
+    session, chain = stored(scene, 3)
+    demote(scene)
+    scene.fetch(session, chain)
+    scene.answer(scene.take(asked.ReadStrips), fault_of(FaultKind.CHECKSUM))
+    assert scene.counts(session, chain) == (0, 0, 0)
+    assert scene.put(session, chain) == 0
+    scene.save()
+    assert scene.counts(session, chain) == (3, 3, 3)
+
+
+def test_a_hung_read_keeps_its_place_until_it_is_released() -> None:
+    scene = DiskScene()
+    session, chain = stored(scene, 1)
+    demote(scene)
+    promise = scene.fetch(session, chain)
+    read = scene.take(asked.ReadStrips)
+    kinds = np.full(3, FaultKind.TIMEOUT, np.uint8)
+    faults = (fault_of(FaultKind.TIMEOUT),)
+    effects = scene.tell(told.StripsRead(read.batch, np.arange(3), kinds, faults, True))
+    assert any(isinstance(e, Answer) for e in effects)
+    scene.release(session, promise.lease)
+    quarantined = scene.state.index.hung.sum()
+    assert quarantined == 3
+    assert scene.fetch(session, chain).counts == (0, 0, 0)
+    scene.tell(told.ReadReleased(read.batch, np.arange(3)))
+    assert not scene.state.index.hung.any()
+    assert scene.fetch(session, chain).counts == (1, 1, 1)
+
+
+def test_prefetch_reads_and_holds_nothing() -> None:
+    scene = DiskScene()
+    session, chain = stored(scene, 2)
+    demote(scene)
+    found = scene.ask(PrefetchWanted(scene.number(), session, 1, (LANE,), chain, 1))
+    assert found == Found((2, 0, 0), 0)
+    scene.answer(scene.take(asked.ReadStrips))
+    assert scene.fetch(session, chain, class_count=1).ready == (255, 255, 255)
+
+
+def test_a_durable_seal_is_answered_by_the_commit() -> None:
+    scene = DiskScene()
+    session, chain = scene.join(), chain_of(2)
+    sizes = np.full((2, CLASS_COUNT), PAGE_BYTES, np.uint32)
+    reserved = scene.ask(
+        ReserveWanted(scene.number(), session, 1, LANE, b"", chain, sizes, durable=True)
+    )
+    roots = np.arange(6, dtype=np.uint64).reshape(2, 3)
+    seal = SealWanted(
+        scene.number(), session, reserved.reservation, 0, sizes, roots, 1, True, 10**12
+    )
+    assert not [e for e in scene.tell(seal) if isinstance(e, Answer)]
+    scene.settle(asked.Commit)
+    answers = [e.outcome for e in scene.answer(scene.take(asked.Commit)) if isinstance(e, Answer)]
+    assert [(type(a), a.durable) for a in answers] == [(Sealed, True)]
+
+
+def test_a_durable_wish_is_refused_while_the_tier_is_degraded() -> None:
+    scene = DiskScene()
+    session, chain = scene.join(), chain_of(1)
+    scene.put(session, chain_of(1, 9))
+    scene.wait()
+    scene.settle(asked.WriteStrips)
+    scene.answer(scene.take(asked.WriteStrips), fault_of(FaultKind.IO))
+    assert scene.state.ssd.fault is not None
+    sizes = np.full((1, CLASS_COUNT), PAGE_BYTES, np.uint32)
+    wish = ReserveWanted(scene.number(), session, 1, LANE, b"", chain, sizes, durable=True)
+    assert kind_of(scene.ask(wish)) == ErrorKind.UNAVAILABLE
+    assert scene.put(session, chain) == 0  # To memory all the same.
+    for _ in range(60):
+        scene.wait()
+        scene.settle()
+    assert scene.state.ssd.fault is None and is_saved(scene.state)
+    assert scene.state.index.segment[scene.state.index.present].all()
+
+
+def test_a_full_tier_clears_its_least_valuable_segment() -> None:
+    scene = DiskScene(slabs=4, segments=8)
+    session = scene.join()
+    chains = [chain_of(4, text) for text in range(12)]
+    for chain in chains:
+        scene.put(session, chain)
+        scene.save()
+        demote(scene)
+    assert scene.state.ssd.counts["segments cleared"] > 0
+    assert len(scene.state.ssd.segments) <= 8
+    assert scene.counts(session, chains[-1]) == (4, 4, 4)
+    assert scene.counts(session, chains[0])[2] == 0
+
+
+def test_a_segment_is_written_over_only_after_the_commit_that_drops_its_strips() -> None:
+    scene = DiskScene(slabs=4, segments=7)
+    session = scene.join()
+    named: dict[int, set[bytes]] = {}
+    done = 0
+    for text in range(14):
+        scene.put(session, chain_of(4, text))
+        for _ in range(12):
+            scene.wait()
+            while scene.asked:
+                effect = scene.asked.pop(0)
+                if isinstance(effect, asked.RecycleSegment):
+                    done += 1
+                    assert not named.get(effect.segment), "a durable row points into it"
+                scene.answer(effect)
+                if isinstance(effect, asked.Commit):
+                    _note(named, effect)
+        demote(scene)
+    assert done > 3
+
+
+def _note(named: dict[int, set[bytes]], commit: asked.Commit) -> None:
+    for digest in (*commit.dropped.chain, *commit.rows.keys.chain):
+        for names in named.values():
+            names.discard(digest)
+    for digest, segments in zip(commit.rows.keys.chain, commit.rows.segments, strict=True):
+        for segment in segments[segments != 0].tolist():
+            named.setdefault(segment, set()).add(digest)
+
+
+def test_clear_is_answered_when_the_catalog_has_forgotten() -> None:
+    scene = DiskScene()
+    session, chain = stored(scene, 3)
+    wish = ClearWanted(scene.number(), session, 1, 10**12)
+    assert not [e for e in scene.tell(wish) if isinstance(e, Answer)]
+    assert scene.counts(session, chain) == (0, 0, 0)
+    commit = scene.take(asked.Commit)
+    assert sorted(commit.dropped.chain) == sorted(
+        chain[at : at + DIGEST_BYTES] for at in range(0, len(chain), DIGEST_BYTES)
+    )
+    answers = [e.outcome for e in scene.answer(commit) if isinstance(e, Answer)]
+    assert answers == [Cleared(3, 0)]
+
+
+def test_after_a_restart_everything_committed_is_there() -> None:
+    scene = DiskScene()
+    _, chain = stored(scene, 5)
+    again = DiskScene()
+    again.state.sessions.clear()
+    fresh = DiskScene()
+    fresh.tell(recovered(scene))
+    session = fresh.join()
+    assert fresh.counts(session, chain) == (5, 5, 5)
+    promise = fresh.fetch(session, chain)
+    assert promise.counts == (5, 5, 5)
+    fresh.settle()
+    old, new = scene.state, fresh.state
+    assert new.generation > old.generation
+    assert sum(s.live_bytes for s in new.ssd.segments.values()) == 15 * PAGE_BYTES
+
+
+def test_a_restart_leaves_out_what_has_no_parent() -> None:
+    scene = DiskScene()
+    _, chain = stored(scene, 4)
+    event = recovered(scene, without=chain[DIGEST_BYTES : 2 * DIGEST_BYTES])
+    fresh = DiskScene()
+    fresh.tell(event)
+    session = fresh.join()
+    assert fresh.counts(session, chain) == (1, 1, 1)
+    fresh.save()
+    dropped = [digest for commit in fresh.commits for digest in commit.dropped.chain]
+    assert sorted(dropped) == sorted((chain[64:96], chain[96:128]))
+
+
+def recovered(scene: DiskScene, without: bytes = b"") -> told.Recovered:
+    """Return what the catalog holds after the scene's commits."""
+    from kvd.testing.scene import KEYSPACE
+
+    rows: dict[bytes, tuple] = {}
+    segments: dict[tuple[int, int], asked.SegmentRecord] = {}
+    names: tuple = ()
+    for commit in scene.commits:
+        for digest in commit.dropped.chain:
+            rows.pop(digest, None)
+        columns = commit.rows
+        names = columns.keys.names or names
+        for at, digest in enumerate(columns.keys.chain):
+            rows[digest] = (
+                columns.parents[at], columns.generations[at], columns.profiles[at],
+                columns.heats[at], columns.roots[at], columns.directories[at],
+                columns.segments[at], columns.epochs[at], columns.pages[at],
+                columns.page_counts[at],
+            )  # fmt: skip
+        segments.update({(s.directory, s.segment): s for s in commit.segments})
+    rows.pop(without, None)
+    chain = sorted(rows)
+    columns = list(zip(*(rows[digest] for digest in chain), strict=True))
+    arrays = [np.array(column) for column in columns[1:]]
+    keys = asked.RowKeys(names, np.zeros(len(chain), np.uint32), chain)
+    digest = names[0].keyspace
+    return told.Recovered(
+        scene.commits[-1].generation, scene.commits[-1].written, {digest: (KEYSPACE, "red")},
+        asked.RowColumns(keys, list(columns[0]), *arrays), tuple(segments.values()),
+    )  # fmt: skip
+
+
+def test_limits_of_the_scene_are_small_enough_to_matter() -> None:
+    assert LIMITS.write_batch_bytes < 9 * PAGE_BYTES
