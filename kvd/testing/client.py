@@ -29,6 +29,9 @@ if TYPE_CHECKING:
     from kvd.testing.world import World
 
 
+Ready = tuple[int, int, int]
+
+
 class Client:
     def __init__(self, world: "World", session: int, tenant: str) -> None:
         self.world, self.session, self.tenant = world, session, tenant
@@ -38,6 +41,7 @@ class Client:
         self.handles: dict[int, int] = {}
         self.digests: dict[int, bytes] = {}
         self.fetches: list[Fetch] = []
+        self._heard_ns = 0
 
     # ---- its end ----
 
@@ -65,6 +69,11 @@ class Client:
             self._close()
             self.world.tell(SessionEnded(self.session))
 
+    def vanish(self) -> None:
+        """Lose everything with the daemon; nobody is told."""
+        self._close()
+        self.alive = False
+
     def _close(self) -> None:
         self.open = False
         self.world.wishes.void(self.session)
@@ -76,14 +85,15 @@ class Client:
         make: Callable[[int], object],
         on_answer: Callable[[Outcome], None],
         on_promise: Callable[[Promise], None] | None = None,
+        on_ready: Callable[[Ready], None] | None = None,
         note: Callable[[Outcome], None] | None = None,
         at_least: tuple[int, int, int] = (0, 0, 0),
     ) -> int:
         """Ask a question under a new request id, and return the id."""
         self.world.request += 1
         event = make(self.world.request)
-        deadline_ns = getattr(event, "deadline_ns", self.world.now_ns + 1)
-        wish = Wish(event, on_answer, on_promise, note, at_least, deadline_ns)
+        deadline_ns = getattr(event, "deadline_ns", 0) or self.world.now_ns + 1
+        wish = Wish(event, on_answer, on_promise, on_ready, note, at_least, deadline_ns)
         self.world.wishes.open[event.request] = wish
         self.world.tell(event)
         return event.request
@@ -131,6 +141,13 @@ class Client:
         return {} if tree is None else tree.rows
 
     # ---- what it is told ----
+
+    def hear(self, action: Callable[[], object]) -> None:
+        """Take in what the daemon sent, a little later and in the order sent."""
+        world = self.world
+        delay_ns = world.rng.choice((0, 1, 3)) * NS_PER_MS
+        self._heard_ns = max(self._heard_ns, world.now_ns + delay_ns)
+        world.after(self._heard_ns - world.now_ns, lambda: self.open and action())
 
     def on_slab(self, slab: int, *, writable: bool) -> None:
         if writable and slab in self.mapped:

@@ -1,13 +1,14 @@
 """What everybody in the simulated world does, and when: chance and nothing else decides.
 
-Time passes and jumps, clients come, put, fetch and die, and perhaps the daemon drains.
+Time passes and jumps, clients come, put, fetch, clear and die.
 """
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from kvd.clock import NS_PER_MS
-from kvd.core.events import Delivery, DrainStarted, Started, Ticked
+from kvd.core.events import Delivery, Ticked
+from kvd.testing.clearing import Clear
 from kvd.testing.client import Client
 from kvd.testing.putting import Put
 from kvd.testing.reading import Fetch
@@ -19,18 +20,6 @@ TENANTS = ("red", "blue")
 CLIENTS = 3  # Open at a time, more or less.
 
 
-def live(world: "World", events: int) -> None:
-    """Let everybody act until the core has taken so many events."""
-    world.tell(Started())
-    tick(world)
-    _populate(world)
-    if world.rng.random() < 0.15:
-        world.after(world.rng.randint(2000, 6000) * NS_PER_MS, lambda: _drain(world))
-    while world.steps < events:
-        world.advance()
-    world.stopped = True
-
-
 def tick(world: "World") -> None:
     """Tell the time, again and again; now and then much of it passed unseen."""
     if world.rng.random() < 0.02 and not world.stopped:
@@ -40,17 +29,13 @@ def tick(world: "World") -> None:
     world.after(world.limits.tick_ns, lambda: tick(world))
 
 
-def _populate(world: "World") -> None:
+def populate(world: "World") -> None:
+    """Have clients come, again and again."""
     if world.stopped:
         return
     if sum(client.open for client in world.clients.values()) < CLIENTS:
         act(world.join(world.rng.choice(TENANTS)))
-    world.after(world.rng.choice((20, 400)) * NS_PER_MS, lambda: _populate(world))
-
-
-def _drain(world: "World") -> None:
-    world.saw("draining")
-    world.tell(DrainStarted())
+    world.after(world.rng.choice((20, 400)) * NS_PER_MS, lambda: populate(world))
 
 
 def act(client: Client) -> None:
@@ -84,6 +69,14 @@ def _look_up(client: Client) -> None:
     Fetch(client, client.world.rng.choice(tuple(Delivery))).look_up()
 
 
+def _prefetch(client: Client) -> None:
+    Fetch(client, client.world.rng.choice(tuple(Delivery))).prefetch()
+
+
+def _clear(client: Client) -> None:
+    Clear(client, client.world.rng.choice(sorted(client.handles)))
+
+
 def _register_more(client: Client) -> None:
     client.register(client.world.rng.randrange(len(client.world.keyspaces)))
 
@@ -94,12 +87,14 @@ def _detach_one(client: Client) -> None:
         client.detach(client.world.rng.choice(sorted(client.writable)))
 
 
-DEEDS: dict[Callable[[Client], None], int] = {
+DEEDS: dict[Callable[[Client], None], float] = {
     _put: 34,
     _fetch_mapped: 24,
     _fetch_bytes: 14,
     _fetch_many: 3,
     _look_up: 10,
+    _prefetch: 5,
+    _clear: 0.4,
     _register_more: 1,
     _detach_one: 1,
     Client.end_session: 1,

@@ -6,7 +6,7 @@ hold, or would not give back.
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from random import Random
 from typing import NamedTuple
 
@@ -130,8 +130,10 @@ class Media:
         catalog = self.catalog
         for key in [key for key in self.segments if key not in catalog.segments]:
             del self.segments[key]
-        catalog.segments = {k: r for k, r in catalog.segments.items() if k in self.segments}
         rows = [(key, row) for key, row in catalog.rows.items() if self._believed(key, row)]
+        catalog.segments = {k: r for k, r in catalog.segments.items() if k in self.segments}
+        rows = [(key, self._left_of(row)) for key, row in rows]
+        rows = [(key, row) for key, row in rows if row.places]
         rng.shuffle(rows)
         catalog.rows = dict(rows)
         records = list(catalog.segments.values())
@@ -149,6 +151,13 @@ class Media:
             and records[place.key].plane_class == plane_class
             for plane_class, place in enumerate(row.places)
         )
+
+    def _left_of(self, row: Row) -> Row:
+        """Return a row without the classes from the first on whose file is gone."""
+        there = [place.key in self.segments for place in row.places]
+        count = (*there, False).index(False)
+        roots = (*row.roots[:count], *(0,) * (CLASS_COUNT - count))
+        return replace(row, roots=roots, places=row.places[:count])
 
 
 def keys_of(keys: RowKeys) -> list[RowKey]:

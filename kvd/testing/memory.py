@@ -8,7 +8,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from kvd.limits import PAGE_BYTES
+from kvd.core.effects import WHOLE
+from kvd.limits import PAGE_BYTES, read_piece_bytes
 from kvd.types import CLASS_COUNT, Lane, PlaneClass
 
 SECTOR_BYTES = 1024
@@ -42,6 +43,7 @@ class Fill:
     written: int = 0  # Strips that are completely written, in order of class.
     sealed: bool = False
     reported: bool = False
+    cleared: bool = False  # So the core said.
 
     def root(self, plane_class: int) -> int:
         return self.id << 8 | plane_class
@@ -60,6 +62,7 @@ class Memory:
         self.fills: list[Fill] = []
         self._by_place: dict[tuple[int, bytes], Fill] = {}
         self.tenants: dict[int, set[str]] = {}  # Who was given which slab.
+        self.unreadable: set[tuple[int, int]] = set()  # Fill and class of which a read failed.
 
     def restart(self) -> None:
         """Lose all slabs; who wrote what is still known."""
@@ -104,10 +107,18 @@ class Strip:
     size: int
     fill: Fill
     plane_class: int
+    lane: int = 0  # Of the promise that names it, like the chunk.
+    chunk: int = 0
 
     @property
     def sectors(self) -> int:
         return self.size // SECTOR_BYTES
+
+    def ready_sectors(self, ready: int) -> int:
+        """Return how many of its words are in its first `ready` pieces."""
+        if ready == WHOLE:
+            return self.sectors
+        return min(self.size, ready * read_piece_bytes(self.size)) // SECTOR_BYTES
 
     def write(self, begin: int, end: int) -> None:
         at = self.offset // SECTOR_BYTES

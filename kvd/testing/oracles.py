@@ -1,4 +1,4 @@
-"""What must hold in the simulated world, and the rare situations that it must have been in.
+"""What must hold in the simulated world, as its clients see it.
 
 Judges by the world's own records and by brute force over the core's tables; decides nothing.
 """
@@ -9,40 +9,24 @@ from typing import Any
 
 import numpy as np
 
-from kvd.core.effects import FetchDone, Found, Outcome, Promise, Shortfall
-from kvd.core.events import Delivery, FetchWanted, LookupWanted
+from kvd.core.effects import WHOLES, Deliver, FetchDone, Found, Outcome, Promise, Shortfall
+from kvd.core.events import (
+    ClearWanted,
+    Delivery,
+    FetchWanted,
+    LookupWanted,
+    PrefetchWanted,
+    SealWanted,
+)
 from kvd.core.index import NO_ROW
 from kvd.core.state import State
-from kvd.errors import KvdError
 from kvd.limits import DIGEST_BYTES
-from kvd.testing.memory import Fill, Memory
+from kvd.testing.memory import Fill, Memory, Strip
 from kvd.types import CLASS_COUNT
 
-# Each must happen over the seeds of a test, or the world does not show what it claims to show.
-SOMETIMES = (
-    "a coalesced seal", "a seal in parts", "a skipped seal", "an orphaned seal",
-    "a replace", "a replace while leased", "a tail returned",
-    "an evicted strip while others fill", "a promise with fewer exact than anchors",
-    "a read under a live lease", "a lease lost during a read", "a read discarded by the counter",
-    "wrong bytes caught by the counter", "a read past the end of its session",
-    "a lease renewed", "a lease taken over", "a lookup with a lease never used",
-    "a release twice", "a renewal too late", "a corrupt report", "a condemned shortfall",
-    "a shortfall", "everything promised", "another tenant's chunk not seen",
-    "a delivery completed", "a delivery stopped at its deadline", "a delivery cancelled",
-    "a delivery that found wrong bytes", "a delivery that outlived its lease",
-    "a delivery that outlived its session", "a release during delivery",
-    "a reservation lost", "a reservation aborted", "a reservation left open",
-    "a zombie write into a quarantined extent", "a zombie write into a destroyed slab",
-    "a recall honoured", "a recall refused", "a detach ignored",
-    "a slab given again for writing",
-    "a slab failed", "a slab destroyed", "a foreign slab made anew",
-    "a session ended while its process lives", "a session closed while its process lives",
-    "a process gone at once", "draining",
-    "refused: capacity", "refused: growing", "refused: prefix broken",
-    "refused: lost reservation", "refused: draining",
-    "refused: too many keyspaces", "refused: too many reservations", "refused: too many leases",
-    "refused: too many leased bytes", "refused: too many requests",
-)  # fmt: skip
+Counts = Ready = tuple[int, int, int]
+Question = LookupWanted | PrefetchWanted | FetchWanted
+Slabs = dict[int, np.ndarray]
 
 
 class Violation(AssertionError):
@@ -61,10 +45,12 @@ class Wish:
     event: Any
     on_answer: Callable[[Outcome], None]  # When the client receives it.
     on_promise: Callable[[Promise], None] | None = None
+    on_ready: Callable[[Ready], None] | None = None
     note: Callable[[Outcome], None] | None = None  # At the very step, for the world's records.
     at_least: tuple[int, int, int] = (0, 0, 0)  # What a lookup's lease holds for it.
     deadline_ns: int = 0
     promise: Promise | None = None
+    ready: Ready = (0, 0, 0)  # Of the promise, as was said last.
 
 
 class Wishes:
@@ -83,37 +69,53 @@ class Wishes:
             del self.open[request]
 
     def check_asked(self, state: State, request: int) -> None:
-        """Require that a wish was answered at once, unless it waits for a delivery."""
+        """Require that a wish was answered at once, unless it may wait for a hand."""
         wish = self.open.get(request)
-        waits = wish is not None and getattr(wish.event, "delivery", None) == Delivery.BYTES
-        require(wish is None or waits, f"I10: wish {request} was not answered")
-        require(not waits or request in state.pending, f"I10: nobody will answer {request}")
+        if wish is None:
+            return
+        match wish.event:
+            case FetchWanted(delivery=delivery):
+                waits = delivery == Delivery.BYTES or wish.ready != WHOLES
+                require(request in state.pending, f"I10: nobody will answer {request}")
+            case SealWanted(deadline_ns=deadline_ns):
+                waits = deadline_ns > 0
+            case _:
+                waits = isinstance(wish.event, ClearWanted)
+        require(waits, f"I10: wish {request} was not answered")
 
     def check_deadlines(self, now_ns: int) -> None:
         for request, wish in self.open.items():
             require(wish.deadline_ns > now_ns, f"I10: wish {request} has no answer by its deadline")
 
 
-def counts_by_walk(state: State, event: LookupWanted | FetchWanted) -> tuple[int, ...]:
+def counts_by_walk(state: State, event: Question) -> Counts:
     """Return the leading chunks that all lanes have and offer, per class, chunk by chunk."""
     digest = state.sessions[event.session].keyspaces[event.keyspace][0]
     trees = [state.index.trees_by_key.get((digest, lane)) for lane in event.lanes]
     starts = range(0, len(event.chain), DIGEST_BYTES)
     counts = [0] * CLASS_COUNT
-    for plane_class in range(CLASS_COUNT):
+    for plane_class in range(getattr(event, "class_count", CLASS_COUNT)):
         for at in starts:
             chain = event.chain[at : at + DIGEST_BYTES]
             rows = [tree.rows.get(chain, NO_ROW) if tree else NO_ROW for tree in trees]
             if any(row == NO_ROW or state.index.condemned[row] for row in rows):
                 break
-            if not all(state.index.slab[row, plane_class] for row in rows):
+            if not all(state.index.present[row, plane_class] for row in rows):
                 break
             counts[plane_class] += 1
-    return tuple(counts)
+    return counts[0], counts[1], counts[2]
 
 
-def check_found(state: State, event: LookupWanted, found: Found) -> None:
-    require(found.counts == counts_by_walk(state, event), f"I6: a lookup found {found.counts}")
+def check_found(state: State, event: LookupWanted | PrefetchWanted, found: Found) -> None:
+    counts = counts_by_walk(state, event)
+    if isinstance(event, PrefetchWanted):
+        # There may be no room to read all of it into.
+        fewer = all(f <= c for f, c in zip(found.counts, counts, strict=True))
+        falling = found.counts[0] >= found.counts[1] >= found.counts[2]
+        require(fewer and falling, f"I6: a prefetch found {found} of {counts}")
+        require(not found.lease, "a prefetch with a lease")
+        return
+    require(found.counts == counts, f"I6: a lookup found {found.counts}")
     require(bool(found.lease) == bool(event.lease and found.counts[0]), "a lookup's lease")
 
 
@@ -128,7 +130,7 @@ def check_promise(memory: Memory, wish: Wish, promise: Promise, owner: tuple[str
     require(whole == (reason == Shortfall.NONE), f"I5: promised {counts} of {chunks}: {reason}")
     require(bool(promise.lease) == bool(counts[0]), f"I5: promised {counts} without a lease")
     held = wish.at_least[:asked]
-    kept = reason == Shortfall.CONDEMNED or all(
+    kept = reason not in (Shortfall.NONE, Shortfall.NOT_STORED) or all(
         count >= least for count, least in zip(counts, held, strict=False)
     )
     require(kept, f"I5: promised {counts}, a lease held {held}")
@@ -143,6 +145,7 @@ def check_promise(memory: Memory, wish: Wish, promise: Promise, owner: tuple[str
             named = (fill.tenant, fill.keyspace, fill.lane)
             require(named == (*owner, lane), f"tenants: {owner} was promised a chunk of {named}")
             require(not fill.reported, f"I5: chunk {chunk} was reported corrupt and is offered")
+            require(not fill.cleared, f"clear: chunk {chunk} was cleared and is offered")
             for c in [c for c in range(CLASS_COUNT) if chunk < counts[c]]:
                 _check_strip(fill, c, columns.sizes[c][chunk], columns.roots[c][chunk])
 
@@ -152,10 +155,69 @@ def _check_strip(fill: Fill, plane_class: int, size: np.uint32, root: np.uint64)
     require(int(root) == fill.root(plane_class), f"I2: root {root} of another strip")
 
 
-def check_done(wish: Wish, outcome: FetchDone | KvdError) -> None:
+def strips_of(memory: Memory, named: Promise | Deliver, chain: bytes, slabs: Slabs) -> list[Strip]:
+    """Return the promised strips in order of class, lane, chunk, through the given mappings."""
+    strips = []
+    for c in range(CLASS_COUNT):
+        for lane, columns in enumerate(named.lanes):
+            for chunk in range(named.counts[c]):
+                digest = chain[chunk * DIGEST_BYTES : (chunk + 1) * DIGEST_BYTES]
+                fill = memory.find_fill(int(columns.generations[chunk]), digest)
+                slab, offset = int(columns.slabs[c][chunk]), int(columns.offsets[c][chunk])
+                require(slab in slabs, f"slab {slab} was named to a session that never got it")
+                size = int(columns.sizes[c][chunk])
+                strips.append(Strip(slab, slabs[slab], offset, size, fill, c, lane, chunk))
+    return strips
+
+
+def check_ready(memory: Memory, wish: Wish, ready: Ready, counts: Counts | None = None) -> None:
+    """I1: what is said to be ready is there, all words of it; up to `counts` where less is left."""
+    counts = counts or wish.promise.counts
+    for strip in strips_of(memory, wish.promise, wish.event.chain, memory.slabs):
+        if strip.chunk >= counts[strip.plane_class]:
+            continue
+        word = strip.wrong_word(strip.ready_sectors(ready[strip.plane_class]))
+        if word is not None:
+            what = f"class {strip.plane_class} of chunk {strip.chunk} is said to be ready: {ready}"
+            raise Violation(f"I1: {what}, but there is {memory.origin(word)}")
+
+
+def check_more_ready(memory: Memory, wish: Wish, ready: Ready) -> None:
+    grown = all(now >= before for now, before in zip(ready, wish.ready, strict=True))
+    require(grown, f"I1: ready shrinks from {wish.ready} to {ready}")
+    wish.ready = ready
+    check_ready(memory, wish, ready)
+
+
+def check_done(memory: Memory, wish: Wish, outcome: FetchDone) -> None:
     """I5: what was promised was delivered, or the answer says that it was not."""
     promise = wish.promise
     require(promise is not None, "I5: a fetch ended without a promise")
-    if wish.event.delivery == Delivery.BYTES and isinstance(outcome, FetchDone):
+    if wish.event.delivery == Delivery.BYTES:
+        require(outcome.reason == Shortfall.NONE, f"I5: a delivery ended with {outcome}")
         sizes = [int(sizes.sum()) for lane in promise.lanes for sizes in lane.sizes]
         require(outcome.delivered_bytes == sum(sizes), f"I5: {outcome} of {sum(sizes)} promised")
+    elif outcome.reason == Shortfall.NONE:
+        check_ready(memory, wish, WHOLES)
+    else:
+        _check_cut(memory, wish, outcome)
+
+
+def _check_cut(memory: Memory, wish: Wish, outcome: FetchDone) -> None:
+    """Require that a promise was cut where a strip could not be read, and nowhere else."""
+    counts, promised = outcome.counts, wish.promise.counts
+    require(outcome.reason == Shortfall.READ_FAILED, f"I5: a promise ended with {outcome}")
+    require(counts[0] >= counts[1] >= counts[2], f"I6: {outcome} is left of a promise")
+    fewer = all(left <= all_ for left, all_ in zip(counts, promised, strict=True))
+    require(fewer and counts != promised, f"I5: {outcome} of {promised} promised")
+    check_ready(memory, wish, WHOLES, counts)
+    for plane_class in range(CLASS_COUNT):
+        chunk, limit = counts[plane_class], counts[max(0, plane_class - 1)]
+        if chunk == promised[plane_class] or (plane_class and chunk == limit):
+            continue
+        digest = wish.event.chain[chunk * DIGEST_BYTES : (chunk + 1) * DIGEST_BYTES]
+        fills = (
+            memory.find_fill(int(lane.generations[chunk]), digest) for lane in wish.promise.lanes
+        )
+        failed = any((fill.id, plane_class) in memory.unreadable for fill in fills)
+        require(failed, f"I5: class {plane_class} of chunk {chunk} is cut, and could be read")

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 Prefix = tuple[int, bytes, tuple[Lane, ...]]  # Keyspace, chain, lanes.
 FATES = {"seal": 60, "skip": 6, "abort": 8, "early end": 6, "stall": 14, "leave open": 6}
+DEADLINES_MS = (20, 200, 1500, 8000)  # Of a Seal that shall be durable.
 REWRITES = 20  # By a zombie, of places it was once given.
 
 
@@ -45,8 +46,10 @@ class Put:
         self.chain = self._prefix[self._first * DIGEST_BYTES :]
         self.count = count - self._first
         parent = self._prefix[: self._first * DIGEST_BYTES][-DIGEST_BYTES:]
-        pages = [rng.choices((1, 2, 3), (6, 3, 1), k=CLASS_COUNT) for _ in range(self.count)]
-        self._reserved = np.array(pages, np.uint32) * PAGE_BYTES
+        units = [rng.choices((1, 2, 3), (6, 3, 1), k=CLASS_COUNT) for _ in range(self.count)]
+        self._reserved = np.array(units, np.uint32) * self.world.conditions.unit_bytes
+        self._durable = rng.random() < (0.4 if self.world.tier else 0.02)
+        self._clears = self.world.clears[client.digests[self.keyspace]]
         self.finished = False  # The client said that it writes no more.
         self.reservation = 0
         self._fills: dict[int, Fill] = {}
@@ -59,8 +62,15 @@ class Put:
         handle, session = client.handles[self.keyspace], client.session
         client.ask(
             lambda request: ReserveWanted(
-                request, session, handle, self.lane, parent, self.chain, self._reserved
-            ),
+                request,
+                session,
+                handle,
+                self.lane,
+                parent,
+                self.chain,
+                self._reserved,
+                self._durable,
+            ),  # fmt: skip
             self._on_reserved,
             note=self._note_reserved,
         )
@@ -82,14 +92,21 @@ class Put:
             row = known.get(self.digest(chunk), NO_ROW)
             if state == ReserveState.HAVE:
                 require(row != NO_ROW and index.complete(row), f"chunk {chunk} is not had")
+                fill = world.memory.find_fill(int(index.generation[row]), self.digest(chunk))
+                require(not fill.cleared, f"clear: chunk {chunk} was cleared and is had")
             if state not in (ReserveState.RESERVED, ReserveState.REPLACE):
                 continue
             owner = (self.client.tenant, self.client.digests[self.keyspace], self.lane)
+            fresh = outcome.generation > world.oldest_generation
+            require(fresh, f"I2: generation {outcome.generation} was given before a restart")
             fill = world.memory.begin_fill(owner, self.digest(chunk), outcome.generation)
-            cut = rng.randint(0, 1) if rng.random() < 0.4 else 0
+            cut = rng.randint(0, world.conditions.unit_pages) if rng.random() < 0.4 else 0
             sizes = np.maximum(self._reserved[chunk] - cut * PAGE_BYTES, PAGE_BYTES)
             fill.sizes = tuple(sizes.tolist())
             self._fills[chunk] = fill
+            for c, size in enumerate(self._reserved[chunk].tolist()):
+                place = int(outcome.slabs[chunk, c]), int(outcome.offsets[chunk, c])
+                world.ledger.check_given(Extent(*place, size), f"a place for chunk {chunk}")
             if state == ReserveState.REPLACE:
                 self._replaces.add(chunk)
 
@@ -190,13 +207,44 @@ class Put:
             if fill := self._fills.get(chunk):
                 sizes[chunk - first] = fill.sizes
                 roots[chunk - first] = [fill.root(c) for c in range(CLASS_COUNT)]
-        self.client.ask(
+        deadline_ns = 0
+        if self._durable:
+            deadline_ns = self.world.now_ns + self.world.rng.choice(DEADLINES_MS) * NS_PER_MS
+        orphans = {chunk for chunk in range(first, end) if self._may_be_orphan(chunk)}
+        asked = self.client.ask(
             lambda request: SealWanted(
-                request, self.client.session, self.reservation, first, sizes, roots, 1, last
-            ),
+                request,
+                self.client.session,
+                self.reservation,
+                first,
+                sizes,
+                roots,
+                1,
+                last,
+                deadline_ns,
+            ),  # fmt: skip
             _ignore,
-            note=lambda outcome: self._note_sealed(outcome, first, sizes),
+            note=lambda outcome: self._note_sealed(outcome, first, sizes, orphans),
         )
+        if asked in self.world.wishes.open:
+            self._note_visible(first, end)
+
+    def _may_be_orphan(self, chunk: int) -> bool:
+        """Return whether a chunk may find no parent, or a hand busy with what is there now."""
+        if self._clears != self.world.clears[self.client.digests[self.keyspace]]:
+            return True
+        known, digest = self.client.rows_of(self.keyspace, self.lane), self.digest(chunk)
+        busy = digest in known and self.world.state.index.busy(known[digest])
+        return busy or self._condemned(chunk)
+
+    def _note_visible(self, first: int, end: int) -> None:
+        """Record what a Seal whose answer waits has made visible."""
+        self._progress_ns = self.world.now_ns
+        index, known = self.world.state.index, self.client.rows_of(self.keyspace, self.lane)
+        for chunk in range(first, end):
+            fill, row = self._fills.get(chunk), known.get(self.digest(chunk), NO_ROW)
+            if fill and row != NO_ROW and index.generation[row] == fill.generation:
+                fill.sealed = True
 
     def _abort(self) -> None:
         self.finished = True
@@ -219,11 +267,16 @@ class Put:
         self.world.saw("refused: lost reservation")
         self.finished = True
 
-    def _note_sealed(self, outcome: Outcome, first: int, sizes: np.ndarray) -> None:
+    def _note_sealed(
+        self, outcome: Outcome, first: int, sizes: np.ndarray, orphans: set[int]
+    ) -> None:
         if not isinstance(outcome, Sealed):
             self._note_lost(outcome)
             return
-        self._progress_ns = self.world.now_ns
+        self._progress_ns = max(self._progress_ns, self.world.now_ns)
+        if outcome.durable:
+            require(self._durable, "I7: a seal is answered durable, and nobody asked")
+            self._acknowledge(first + len(outcome.states))
         for chunk, state in enumerate(outcome.states.tolist(), first):
             fill = self._fills.get(chunk)
             require(
@@ -237,8 +290,16 @@ class Put:
                 if (sizes[chunk - first] < self._reserved[chunk]).any():
                     self.world.saw("a tail returned")
             elif state == SealState.ORPHANED:
-                require(not self._in_order or self._condemned(chunk), f"chunk {chunk}: a hole")
+                require(not self._in_order or chunk in orphans, f"chunk {chunk}: a hole")
                 self._in_order = False
+
+    def _acknowledge(self, end: int) -> None:
+        """Judge that the chunks up to here, and those before them, are durable."""
+        chain = self._prefix[: (self._first + end) * DIGEST_BYTES]
+        fills = [fill for chunk, fill in self._fills.items() if chunk < end and fill.sealed]
+        digest = self.client.digests[self.keyspace]
+        self.world.ledger.acknowledge(digest, self.lane, chain, fills)
+        self.world.saw("a durable seal")
 
     def _condemned(self, chunk: int) -> bool:
         """Return whether a chunk before this one was found to be corrupt meanwhile."""

@@ -9,7 +9,17 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from kvd.clock import NS_PER_MS
-from kvd.core.effects import Deliver, FetchDone, Found, Outcome, Promise, Released
+from kvd.core.effects import (
+    WHOLE,
+    WHOLES,
+    Deliver,
+    FetchDone,
+    Found,
+    Outcome,
+    Promise,
+    Released,
+    Shortfall,
+)
 from kvd.core.events import (
     CancelWanted,
     Delivery,
@@ -17,33 +27,19 @@ from kvd.core.events import (
     DeliveryMoved,
     FetchWanted,
     LookupWanted,
+    PrefetchWanted,
     RenewWanted,
 )
 from kvd.errors import ErrorKind, Fault, FaultKind, KvdError
 from kvd.limits import DIGEST_BYTES
+from kvd.testing.media import RowKey
 from kvd.testing.memory import Fill, Strip
-from kvd.testing.oracles import require
+from kvd.testing.oracles import require, strips_of
 from kvd.testing.putting import Prefix, Put
-from kvd.types import CLASS_COUNT
 
 if TYPE_CHECKING:
     from kvd.testing.client import Client
     from kvd.testing.world import World
-
-
-def strips_of(world: "World", promise: Promise | Deliver, chain: bytes, slabs: dict) -> list[Strip]:
-    """Return the promised strips in order of class, lane, chunk, through the given mappings."""
-    strips = []
-    for c in range(CLASS_COUNT):
-        for columns in promise.lanes:
-            for chunk in range(promise.counts[c]):
-                digest = chain[chunk * DIGEST_BYTES : (chunk + 1) * DIGEST_BYTES]
-                fill = world.memory.find_fill(int(columns.generations[chunk]), digest)
-                slab, offset = int(columns.slabs[c][chunk]), int(columns.offsets[c][chunk])
-                require(slab in slabs, f"slab {slab} was named to a session that never got it")
-                size = int(columns.sizes[c][chunk])
-                strips.append(Strip(slab, slabs[slab], offset, size, fill, c))
-    return strips
 
 
 class Fetch:
@@ -55,6 +51,9 @@ class Fetch:
         self.lease = 0
         self._held: tuple[int, int, int] = (0, 0, 0)
         self._strips: list[Strip] = []
+        self._ready = (0, 0, 0)  # As far as it was told.
+        self._damaged: set[int] = set()  # Chunks that it saw are damaged, as a release names them.
+        self._clears = 0  # Of the keyspace, before it looked up.
         self._generations: list[np.ndarray] = []  # Promised, per lane and chunk.
         self._wrong = ""
         self._rounds = self.world.rng.randint(1, 4)
@@ -63,6 +62,7 @@ class Fetch:
     def look_up(self) -> None:
         """Ask with a lease first; then fetch under it, soon, late, or never."""
         handle = self.client.handles[self.keyspace]
+        self._clears = self._count_clears()
         self.client.ask(
             lambda request: LookupWanted(
                 request, self.client.session, handle, self.lanes, self.chain, True
@@ -80,9 +80,26 @@ class Fetch:
             return
         self.world.after(rng.choice((5, 300, 3000)) * NS_PER_MS, self.start)
 
+    def prefetch(self) -> None:
+        """Have it brought to dram; then fetch it, perhaps."""
+        handle, class_count = self.client.handles[self.keyspace], self.world.rng.randint(1, 3)
+        self.client.ask(
+            lambda request: PrefetchWanted(
+                request, self.client.session, handle, self.lanes, self.chain, class_count
+            ),
+            lambda outcome: None,
+        )
+        if self.world.rng.random() < 0.6:
+            self.world.after(self.world.rng.choice((20, 300)) * NS_PER_MS, self.start)
+
+    def _count_clears(self) -> int:
+        return self.world.clears[self.client.digests[self.keyspace]]
+
     def start(self) -> None:
         if not self.client.open:
             return
+        if self._clears != self._count_clears():
+            self._held = (0, 0, 0)  # What a lease holds may be cleared all the same.
         rng, world = self.world.rng, self.world
         # Before the question: a counter read later may already have moved for this promise.
         self._counter = world.revokes.get(self.client.session, 0)
@@ -96,8 +113,10 @@ class Fetch:
                 0, 0, self.delivery, 0, lease, deadline_ns,
             )  # fmt: skip
 
-        asked = self.client.ask(question, self._on_done, self._on_promise, at_least=self._held)
-        if self.delivery == Delivery.BYTES and rng.random() < 0.15:
+        asked = self.client.ask(
+            question, self._on_done, self._on_promise, self._on_ready, at_least=self._held
+        )
+        if rng.random() < (0.15 if self.delivery == Delivery.BYTES else 0.05):
             cancel = CancelWanted(asked, self.client.session)
             world.after(rng.randint(1, 300) * NS_PER_MS, lambda: world.tell(cancel))
 
@@ -106,17 +125,29 @@ class Fetch:
             self.world.saw("a lease taken over")
         self.lease = promise.lease
         self._generations = [lane.generations for lane in promise.lanes]
+        self._ready = promise.ready
         if self.delivery == Delivery.MAP and promise.lease:
-            self._strips = strips_of(self.world, promise, self.chain, self.client.mapped)
+            mapped = self.client.mapped
+            self._strips = strips_of(self.world.memory, promise, self.chain, mapped)
             self.client.fetches.append(self)
             self._wait()
         elif self.delivery == Delivery.BYTES and promise.lease and self.world.rng.random() < 0.06:
             self.world.saw("a release during delivery")
             self.client.release(self.lease)
 
+    def _on_ready(self, ready: tuple[int, int, int]) -> None:
+        self._ready = ready
+
     def _on_done(self, outcome: Outcome) -> None:
-        if self.delivery == Delivery.BYTES and isinstance(outcome, FetchDone) and self.lease:
-            self.client.release(self.lease)
+        done = isinstance(outcome, FetchDone)
+        if self.delivery == Delivery.BYTES:
+            if self.lease and (done or self.world.rng.random() < 0.5):
+                self.client.release(self.lease)
+        elif done and outcome.reason == Shortfall.NONE:
+            self._ready = WHOLES
+        elif done:
+            counts, self._ready = outcome.counts, WHOLES
+            self._strips = [s for s in self._strips if s.chunk < counts[s.plane_class]]
 
     def _wait(self) -> None:
         delay_ms = self.world.rng.choice((1, 20, 200, 1500, 3000))
@@ -127,10 +158,13 @@ class Fetch:
         if not self.client.alive:
             return
         rng = self.world.rng
-        for strip in rng.sample(self._strips, max(1, len(self._strips) // 2)):
-            word = strip.wrong_word()
+        for strip in rng.sample(self._strips, (len(self._strips) + 1) // 2):
+            end = strip.ready_sectors(self._ready[strip.plane_class])
+            word = strip.wrong_word(end)
             if word is not None:
                 self._wrong = f"read {self.world.memory.origin(word)} for {_name(strip.fill)}"
+            elif strip.is_flipped(end):
+                self._damaged.add(strip.lane << 24 | strip.chunk)
         self._rounds -= 1
         if self._rounds:
             if self.client.open and rng.random() < 0.2:
@@ -174,8 +208,12 @@ class Fetch:
         dice = rng.random()
         if dice < 0.12:
             return
-        corrupt = []
-        if dice < 0.26:
+        if self._ready != WHOLES:
+            self.world.saw("a release before everything was read")
+        corrupt = sorted(self._damaged)
+        if corrupt:
+            self.world.saw("damage that a reader saw")
+        elif dice < 0.26 and self._strips:
             chunks = len([s for s in self._strips if s.plane_class == 0]) // len(self.lanes)
             corrupt = [rng.randrange(len(self.lanes)) << 24 | rng.randrange(chunks)]
         self.client.release(self.lease, self, corrupt)
@@ -200,6 +238,7 @@ class Fetch:
             if row is not None and index.generation[row] == self._generations[lane][chunk]:
                 fill = self.world.memory.find_fill(int(index.generation[row]), digest)
                 fill.reported = True
+                self.world.ledger.excuse(RowKey(fill.keyspace, fill.lane, digest))
                 self.world.saw("a corrupt report")
 
 
@@ -212,7 +251,9 @@ class ByteDelivery:
 
     def __init__(self, world: "World", deliver: Deliver, chain: bytes) -> None:
         self.world, self.request = world, deliver.request
-        self._strips = strips_of(world, deliver, chain, world.memory.slabs)
+        self._strips = strips_of(world.memory, deliver, chain, world.memory.slabs)
+        self._ready = deliver.ready
+        self._waits = False  # For the next class to be whole.
         self._delivered_bytes = 0
         self._fault: Fault | None = None
         self._stalls = world.rng.random() < 0.25
@@ -225,24 +266,51 @@ class ByteDelivery:
         self._fault = self._fault or Fault(FaultKind.CANCELLED, "delivery was stopped")
         self._stalls = False
         del self._strips[1:]
+        if self._strips and not self._may_send(self._strips[0]):
+            self._strips.clear()
+        self._wake()
+
+    def go_on(self, ready: tuple[int, int, int]) -> None:
+        grown = all(now >= before for now, before in zip(ready, self._ready, strict=True))
+        require(grown, f"I1: ready shrinks from {self._ready} to {ready}")
+        self._ready = ready
+        self.world.saw("a delivery that waited for a disk")
+        self._wake()
+
+    def _wake(self) -> None:
+        if self._waits:
+            self._waits = False
+            self.world.after(0, self._send)
+
+    def _may_send(self, strip: Strip) -> bool:
+        return self._ready[strip.plane_class] == WHOLE
 
     def _send(self) -> None:
         world = self.world
         if not self._strips:
             self._end()
             return
+        sent = 0
         for _ in range(min(len(self._strips), world.rng.randint(1, 6))):
-            strip = self._strips.pop(0)
-            word = strip.wrong_word()
-            if word is not None:
-                found = world.memory.origin(word)
-                require(False, f"I4: a delivery read {found} for {_name(strip.fill)}")
-            self._delivered_bytes += strip.size
+            if not self._may_send(self._strips[0]):
+                break
+            self._send_one(self._strips.pop(0))
+            sent += 1
+        if not sent:
+            self._waits = True
+            return
         world.tell(DeliveryMoved(self.request))
         delay_ms = world.rng.randint(1, 60)
         if self._stalls and world.rng.random() < 0.5:
             delay_ms = 2500
         world.after(delay_ms * NS_PER_MS, self._send)
+
+    def _send_one(self, strip: Strip) -> None:
+        word = strip.wrong_word()
+        if word is not None:
+            found = self.world.memory.origin(word)
+            require(False, f"I4: a delivery read {found} for {_name(strip.fill)}")
+        self._delivered_bytes += strip.size
 
     def _end(self) -> None:
         world = self.world

@@ -1,6 +1,7 @@
 """The door of the simulated world: one seed in, a judged life out."""
 
-from kvd.testing.life import TENANTS, live
+from kvd.testing.life import TENANTS
+from kvd.testing.lives import live
 from kvd.testing.settling import settle
 from kvd.testing.world import Result, World
 

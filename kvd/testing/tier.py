@@ -14,7 +14,7 @@ from kvd.core import disk_effects as asked
 from kvd.core import disk_events as told
 from kvd.core.state import SsdConfig
 from kvd.errors import Fault, FaultKind
-from kvd.testing.media import Media
+from kvd.testing.media import Media, SegmentKey
 from kvd.testing.memory import FLIP, Memory
 from kvd.testing.oracles import require
 from kvd.testing.pieces import Piece, columns, pieces_of
@@ -49,6 +49,9 @@ class Judge:
     def on_wrong(self, piece: Piece, found: str) -> None:
         """A hand finds other words than those of the piece's strip, in dram or on disk."""
 
+    def on_written(self, piece: Piece) -> None:
+        """A strip is on disk and synced; so it will be reported."""
+
     def on_committed(self, commit: asked.Commit) -> None:
         """The catalog holds what a commit says, or some of its drops, for good."""
 
@@ -61,11 +64,18 @@ class Tier:
         self.judge = judge
         self.writing: dict[tuple[int, int], Piece] = {}  # Not reported yet, by batch and item.
         self.reading: dict[tuple[int, int], Piece] = {}  # What may yet write into dram.
+        self.given_up: set[tuple[int, int]] = set()  # Of them, what was reported as hung.
+        self.making: set[SegmentKey] = set()
+        self.faults_told = 0
         self._queues = {n: deque[Task]() for n in (CATALOG, *range(config.directories))}
 
     @property
     def is_idle(self) -> bool:
-        return not self.reading and not any(self._queues.values())
+        """Return whether it does nothing but look at its health."""
+        return not (self.reading or self.writing or self.making or self._queues[CATALOG])
+
+    def unreported_reads(self) -> list[Piece]:
+        return [piece for key, piece in self.reading.items() if key not in self.given_up]
 
     def carry_out(self, effect: asked.DiskEffect) -> None:
         match effect:
@@ -73,7 +83,8 @@ class Tier:
                 self._write(effect)
             case asked.ReadStrips():
                 self._read(effect)
-            case asked.MakeSegment(directory=directory):
+            case asked.MakeSegment(directory=directory, segment=segment):
+                self.making.add((directory, segment))
                 self._enqueue(directory, self._make(effect))
             case asked.RecycleSegment(directory=directory):
                 self._enqueue(directory, self._recycle(effect))
@@ -85,6 +96,11 @@ class Tier:
                 self.host.after(self.delay_ns(), self._measure)
             case asked.Commit():
                 self._enqueue(CATALOG, self._commit(effect))
+
+    def tell(self, event: told.DiskEvent) -> None:
+        faults = getattr(event, "faults", ()) or (getattr(event, "fault", None),)
+        self.faults_told += any(fault is not None for fault in faults)
+        self.host.tell(event)
 
     def crash(self) -> None:
         """Leave what the power cut left: pages being written hold any mixture."""
@@ -129,7 +145,8 @@ class Tier:
         if fault is None or (fault.kind == FaultKind.IO and self.weather.dice(0.2)):
             media.make(key, effect.epoch, effect.plane_class, JUNK)
         yield self.delay_ns()
-        self.host.tell(told.SegmentDone(effect.request, fault))
+        self.making.remove(key)
+        self.tell(told.SegmentDone(effect.request, fault))
 
     def _recycle(self, effect: asked.RecycleSegment) -> Task:
         yield self.delay_ns()
@@ -142,7 +159,7 @@ class Tier:
         elif fault is None or self.weather.dice(0.5):
             segment.epoch, segment.plane_class = effect.epoch, effect.plane_class
         yield self.delay_ns()
-        self.host.tell(told.SegmentDone(effect.request, fault))
+        self.tell(told.SegmentDone(effect.request, fault))
 
     def _remove(self, effect: asked.RemoveSegment) -> Task:
         yield self.delay_ns()
@@ -150,21 +167,21 @@ class Tier:
         if fault is None or self.weather.dice(0.5):
             self.media.segments.pop((effect.directory, effect.segment), None)
         yield self.delay_ns()
-        self.host.tell(told.SegmentDone(effect.request, fault))
+        self.tell(told.SegmentDone(effect.request, fault))
 
     def _probe(self, directory: int) -> Task:
         yield self.delay_ns()
         fault = self.weather.health(directory, self.host.now_ns)
-        self.host.tell(told.Probed(directory, fault))
+        self.tell(told.Probed(directory, fault))
 
     def _measure(self) -> None:
         for directory in range(self.config.directories):
             fault = self.weather.health(directory, self.host.now_ns)
             if fault is not None and fault.kind == FaultKind.IO:
-                self.host.tell(told.Probed(directory, fault))
+                self.tell(told.Probed(directory, fault))
                 return
         free = tuple(self._free_bytes(d) for d in range(self.config.directories))
-        self.host.tell(told.SpaceSeen(self.weather.devices, free))
+        self.tell(told.SpaceSeen(self.weather.devices, free))
 
     def _free_bytes(self, directory: int) -> int:
         device = self.weather.devices[directory]
@@ -204,9 +221,12 @@ class Tier:
                 self._tear(piece)
         for piece in pieces:
             del self.writing[batch, piece.item]
-            if piece.item not in faults and self.weather.dice(self.weather.chances.rot):
+            if piece.item in faults:
+                continue
+            self.judge.on_written(piece)
+            if self.weather.dice(self.weather.chances.rot):
                 self._rot(piece)
-        self.host.tell(told.StripsWritten(batch, *columns(pieces, faults)))
+        self.tell(told.StripsWritten(batch, *columns(pieces, faults)))
 
     def _refusal(self, piece: Piece) -> Fault | None:
         """Return why a strip is not written at all."""
@@ -253,10 +273,12 @@ class Tier:
         if fault is not None and fault.kind == FaultKind.NO_SPACE and drops_only:
             fault = None  # A full map has room for drops.
         if fault is None or self.weather.dice(0.15):
+            if fault is not None:
+                self.host.saw("a failed commit that is durable")
             catalog.apply(effect)
             self.judge.on_committed(effect)
         elif drops_only and self.weather.dice(0.2):
             catalog.apply_some_drops(effect, self.host.rng)
             self.judge.on_committed(effect)
         yield self.delay_ns()
-        self.host.tell(told.Committed(effect.batch, fault))
+        self.tell(told.Committed(effect.batch, fault))

@@ -1,6 +1,6 @@
 """One job of reads of the simulated disk: well, slowly, wrongly, or hanging past its deadline."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -59,26 +59,35 @@ class ReadJob:
         if self._late or self._steps is None:
             return
         self._late = True
-        if not self._started:
+        if self._started:
+            self._tier.given_up.update((self._batch, piece.item) for piece in self._pieces)
+        else:
             self._forget()
         late = {piece.item: LATE for piece in self._pieces}
         self._host.saw("a hung read" if self._started else "a read that never began")
         busy = self._started
-        self._host.tell(StripsRead(self._batch, *columns(self._pieces, late), busy))
+        self._note_failed(self._pieces)
+        self._tier.tell(StripsRead(self._batch, *columns(self._pieces, late), busy))
 
     def _end(self) -> None:
         self._steps = None
         self._forget()
         if not self._late:
             report = columns(self._pieces, self._faults)
-            self._host.tell(StripsRead(self._batch, *report, busy=False))
+            self._note_failed(piece for piece in self._pieces if piece.item in self._faults)
+            self._tier.tell(StripsRead(self._batch, *report, busy=False))
             return
+        self._host.saw("a hung read released")
         items = np.array([piece.item for piece in self._pieces], np.int64)
-        self._host.tell(ReadReleased(self._batch, items))
+        self._tier.tell(ReadReleased(self._batch, items))
+
+    def _note_failed(self, pieces: Iterable[Piece]) -> None:
+        self._host.memory.unreadable |= {(piece.fill.id, piece.plane_class) for piece in pieces}
 
     def _forget(self) -> None:
         for piece in self._pieces:
             del self._tier.reading[self._batch, piece.item]
+            self._tier.given_up.discard((self._batch, piece.item))
 
     def _copy_in(self, piece: Piece) -> None:
         """Read one piece as the disk is now; what failed leaves anything in the memory."""

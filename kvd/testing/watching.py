@@ -9,6 +9,7 @@ from kvd.core.transitions import LeaseState, SlabState, StripState
 from kvd.errors import ErrorKind, KvdError
 from kvd.limits import DIGEST_BYTES
 from kvd.testing.oracles import Wish, check_done, check_found, require
+from kvd.testing.tier_watching import TierWatch
 
 if TYPE_CHECKING:
     from kvd.testing.world import World
@@ -32,6 +33,7 @@ class Watch:
         self._sessions: set[int] = set()
         self._ready_bytes = self._limbo = self._lost = 0
         self._filling = False
+        self._tier = TierWatch(world)
 
     def before(self, event: told.Event) -> None:
         state = self.state
@@ -40,6 +42,7 @@ class Watch:
         self._ready_bytes = state.bytes_in(StripState.READY)
         self._filling = state.bytes_in(StripState.FILLING) > 0
         self._limbo, self._lost = len(state.limbo), self._count_lost()
+        self._tier.before(event)
 
     def _count_lost(self) -> int:
         return sum(reservation.lost for reservation in self.state.reservations.values())
@@ -66,6 +69,7 @@ class Watch:
                 self.saw("a slab destroyed")
                 if self._slabs[effect.slab] == SlabState.IDLE:
                     self.saw("a foreign slab made anew")
+        self._tier.after(event, effects)
 
     def _after_tick(self, effects: list[out.Effect]) -> None:
         if any(isinstance(effect, out.StopDelivery) for effect in effects):
@@ -84,7 +88,7 @@ class Watch:
             if before == SlabState.RECALLING and now and now.state == SlabState.OWNED:
                 self.saw("a recall refused")
         for session in self._sessions - set(self.state.sessions):
-            if self.world.clients[session].alive:
+            if session > 0 and self.world.clients[session].alive:
                 self.saw("a session closed while its process lives")
 
     def given(self, session: int, slab: int) -> None:
@@ -94,13 +98,14 @@ class Watch:
         require(len(tenants) == 1, f"tenants: slab {slab} was given to {sorted(tenants)}")
 
     def answered(self, wish: Wish, outcome: out.Outcome) -> None:
+        self._tier.answered(wish, outcome)
         match outcome:
             case KvdError():
                 self._refused(wish, outcome)
             case out.Found():
                 check_found(self.state, wish.event, outcome)
             case out.FetchDone():
-                check_done(wish, outcome)
+                check_done(self.world.memory, wish, outcome)
                 if wish.event.delivery and outcome.delivered_bytes:
                     self.saw("a delivery completed")
             case out.Reserved(reason=reason) if reason in REFUSED_PUTS:
@@ -110,7 +115,11 @@ class Watch:
                     if state in SEALS:
                         self.saw(SEALS[state])
 
+    def ready(self, ready: tuple[int, int, int]) -> None:
+        self._tier.ready(ready)
+
     def promised(self, wish: Wish, promise: out.Promise) -> None:
+        self._tier.promised(wish, promise)
         counts = promise.counts
         if wish.event.class_count == 3 and counts[2] < counts[0]:
             self.saw("a promise with fewer exact than anchors")
@@ -138,9 +147,10 @@ class Watch:
         known = (ErrorKind.INVALID, ErrorKind.DENIED, ErrorKind.INCOMPATIBLE)
         require(error.kind not in known, f"{type(wish.event).__name__} was answered {error}")
         match error.kind, wish.event:
-            case ErrorKind.UNAVAILABLE, _:
-                require(self.state.draining, f"{error}")
+            case ErrorKind.UNAVAILABLE, _ if self.state.draining:
                 self.saw("refused: draining")
+            case ErrorKind.UNAVAILABLE, event:
+                self._unavailable(event, error)
             case ErrorKind.CORRUPT, _:
                 self.saw("a delivery that found wrong bytes")
             case ErrorKind.OVERLOADED, told.KeyspaceWanted():
@@ -149,6 +159,19 @@ class Watch:
                 self.saw("refused: too many reservations")
             case ErrorKind.OVERLOADED, _:
                 self.saw(self._bound_of(session))
+
+    def _unavailable(self, event: told.Event, error: KvdError) -> None:
+        """Require that only durability is refused, and only where there is a reason."""
+        match event:
+            case told.ReserveWanted(durable=True) if self.world.tier is None:
+                self.saw("refused: no tier")
+            case told.ReserveWanted(durable=True) | told.ClearWanted():
+                require(self.world.tier.faults_told, f"{error}, and nothing failed")
+                self.saw("refused: tier degraded")
+            case told.FetchWanted(delivery=told.Delivery.BYTES):
+                require(self.world.memory.unreadable, f"{error}, and no read failed")
+            case _:
+                require(False, f"{type(event).__name__} was answered {error}")
 
     def _bound_of(self, session: object) -> str:
         limits = self.world.limits

@@ -20,17 +20,26 @@ from kvd.core.invariants import check
 from kvd.core.state import CoreConfig, new_state
 from kvd.core.step import step
 from kvd.errors import Fault, FaultKind
-from kvd.identity import Keyspace, chain_digests
-from kvd.limits import GIB, PAGE_BYTES, Limits, squeeze
+from kvd.identity import Keyspace
+from kvd.limits import PAGE_BYTES
 from kvd.shape import BlockShape
 from kvd.testing.client import Client
+from kvd.testing.conditions import draw_conditions, draw_documents
+from kvd.testing.ledger import Ledger
+from kvd.testing.media import Media
 from kvd.testing.memory import Memory
-from kvd.testing.oracles import SOMETIMES, Wishes, check_promise
+from kvd.testing.oracles import (
+    Wishes,
+    check_more_ready,
+    check_promise,
+    check_ready,
+)
 from kvd.testing.reading import ByteDelivery
+from kvd.testing.situations import SOMETIMES
+from kvd.testing.tier import Tier
 from kvd.testing.watching import Watch
 from kvd.types import Dtype, Lane, Shard, ShardScheme
 
-SLAB_PAGES = 32
 SHAPE = BlockShape.of_attention(layers=2, heads=2, width=8, dtype=Dtype.BF16)
 
 
@@ -44,45 +53,38 @@ class Result:
     sometimes: Counter
 
 
-def squeezed(rng: random.Random, seed: int) -> Limits:
-    lease_bytes_max = rng.choice((2 * SLAB_PAGES * PAGE_BYTES, GIB))
-    limits = Limits(
-        slab_bytes=SLAB_PAGES * PAGE_BYTES,
-        lease_bytes_per_session_max=lease_bytes_max,
-        keyspaces_per_session_max=2,
-    )
-    return squeeze(limits, seed)
-
-
-def documents(rng: random.Random) -> list[bytes]:
-    """Return chains of 3 to 9 chunks, many of which begin alike."""
-    texts: list[list[int]] = []
-    for _ in range(7):
-        stem = rng.choice(texts)[: 4 * rng.randint(1, 5)] if texts and rng.random() < 0.6 else []
-        wanted = 4 * rng.randint(3, 9)
-        texts.append(stem + [rng.randrange(1000) for _ in range(wanted - len(stem))])
-    return [chain_digests(text, 4) for text in texts]
-
-
 class World:
     def __init__(self, seed: int) -> None:
         self.seed, self.rng = seed, random.Random(seed)
-        self.limits = squeezed(self.rng, seed)
-        dram_bytes = self.rng.randint(3, 7) * self.limits.slab_bytes
-        self.state = new_state(CoreConfig(dram_bytes, self.limits), epoch=seed)
+        self.conditions = draw_conditions(self.rng, seed)
+        self.limits, self.ssd = self.conditions.limits, self.conditions.ssd
         self.memory, self.wishes = Memory(), Wishes()
-        self.documents = documents(self.rng)
+        self.media = Media(self.ssd.segment_bytes // PAGE_BYTES if self.ssd else 0)
+        self.ledger = Ledger(self)
+        self.documents = draw_documents(self.rng)
         self.lanes = tuple(Lane(shard=Shard(ShardScheme.HEADS, i, 2)) for i in range(2))
         self.keyspaces = [Keyspace("m", f"r{i}", SHAPE, chunk_tokens=4) for i in range(3)]
         self.clients: dict[int, Client] = {}
-        self.deliveries: dict[int, ByteDelivery] = {}
-        self.revokes: dict[int, int] = {}
+        self.clears: Counter = Counter()  # By keyspace digest, as they were asked for.
         self.seen: Counter = Counter()
-        self.now_ns = self.request = self.steps = 0
+        self.now_ns = self.request = self.steps = self.starts = self.day = 0
+        self.oldest_generation = 0  # What is given out now comes after it.
         self.stopped = False
-        self._heap: list[tuple[int, int, Callable[[], object]]] = []
         self._sequence = 0
         self._log = hashlib.blake2b(digest_size=16)
+        self.begin()
+
+    def begin(self) -> None:
+        """Begin anew as a daemon that has just been started: nothing but the media is there."""
+        config = CoreConfig(self.conditions.dram_bytes, self.limits, self.ssd)
+        self.state = new_state(config, epoch=self.seed + self.starts * 1_000_003)
+        self.tier: Tier | None = None
+        if self.ssd is not None:
+            weather = self.conditions.weather
+            self.tier = Tier(self, self.ssd, self.media, weather, self.ledger)
+        self.deliveries: dict[int, ByteDelivery] = {}
+        self.revokes: dict[int, int] = {}
+        self._heap: list[tuple[int, int, Callable[[], object]]] = []
         self._watch = Watch(self)
 
     # ---- time ----
@@ -119,6 +121,7 @@ class World:
         self._watch.before(event)
         effects = step(self.state, event, self.now_ns)
         check(self.state)
+        self.ledger.on_event(event)
         for effect in effects:
             _feed(self._log, effect)
             self._carry_out(effect)
@@ -149,12 +152,29 @@ class World:
                 self._answer(request, session, outcome)
             case out.Tell(request, session, promise):
                 self._promise(request, session, promise)
+            case out.TellReady(request, session, ready):
+                self._ready(request, session, ready)
+            case _:
+                self._carry_out_bytes(effect)
+
+    def _carry_out_bytes(self, effect: out.Effect) -> None:
+        match effect:
+            case out.DestroySlab(slab):
+                self.ledger.check_idle(slab)
             case out.Deliver(request):
                 chain = self.wishes.open[request].event.chain
                 self.deliveries[request] = ByteDelivery(self, effect, chain)
+            case out.DeliverMore(request, ready):
+                if delivery := self.deliveries.get(request):
+                    delivery.go_on(ready)
             case out.StopDelivery(request):
                 if delivery := self.deliveries.get(request):
                     delivery.stop()
+            case out.TellDraining() | out.CloseSession():
+                pass
+            case _:
+                self.tier.carry_out(effect)
+                self.ledger.check_asked(effect)
 
     def _made(self, slab: int, size: int) -> None:
         if self.rng.random() < 0.1 and not self.stopped:
@@ -169,19 +189,23 @@ class World:
         self._watch.answered(wish, outcome)
         if wish.note is not None:
             wish.note(outcome)
-        self.after(self._latency_ns(), lambda: client.open and wish.on_answer(outcome))
+        client.hear(lambda: wish.on_answer(outcome))
 
     def _promise(self, request: int, session: int, promise: out.Promise) -> None:
         wish, client = self.wishes.open[request], self.clients[session]
         digest = self.state.sessions[session].keyspaces[wish.event.keyspace][0]
-        wish.promise = promise
+        wish.promise, wish.ready = promise, promise.ready
         check_promise(self.memory, wish, promise, (client.tenant, digest))
+        check_ready(self.memory, wish, promise.ready)
         self._watch.promised(wish, promise)
         assert wish.on_promise is not None
-        self.after(self._latency_ns(), lambda: client.open and wish.on_promise(promise))
+        client.hear(lambda: wish.on_promise(promise))
 
-    def _latency_ns(self) -> int:
-        return self.rng.choice((0, 1, 3)) * NS_PER_MS
+    def _ready(self, request: int, session: int, ready: tuple[int, int, int]) -> None:
+        wish, client = self.wishes.open[request], self.clients[session]
+        check_more_ready(self.memory, wish, ready)
+        self._watch.ready(ready)
+        client.hear(lambda: wish.on_ready(ready))
 
     # ---- the record ----
 

@@ -17,6 +17,7 @@ from kvd.testing.tier_bench import DIRECTORIES, SEGMENT_BYTES, SEGMENT_PAGES, So
 from kvd.testing.tier_conformance import CHECKS
 from kvd.testing.weather import CALM, Weather
 from kvd.types import Dtype, Lane
+from tests.unit.ssd_scene import SsdScene
 
 SHAPE = BlockShape.of_attention(layers=2, heads=2, width=8, dtype=Dtype.BF16)
 KEYSPACE = Keyspace("m", "r", SHAPE, chunk_tokens=4), "red"
@@ -102,3 +103,15 @@ class FakeRig:
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
 def test_simulated_tier(check):
     check(FakeRig())
+
+
+@pytest.fixture
+def scene(tmp_path):
+    scene = SsdScene(tmp_path)
+    yield scene
+    scene.close()
+
+
+@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
+def test_daemon_hand(check, scene):
+    check(scene)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import pytest
 
 from kvd.testing import run
-from kvd.testing.oracles import SOMETIMES
+from kvd.testing.situations import SOMETIMES
 
 SEEDS = 60
 

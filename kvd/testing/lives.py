@@ -1,0 +1,118 @@
+"""The lives of one simulated daemon on the same media: how each begins, and how it ends.
+
+It crashes and leaves what a power cut leaves; or it drains, and ends in good order.
+"""
+
+from typing import TYPE_CHECKING
+
+from kvd.clock import NS_PER_MS
+from kvd.core.disk_events import DayBegan
+from kvd.core.events import DrainStarted, Started
+from kvd.testing.conditions import draw_smaller
+from kvd.testing.life import populate, tick
+
+if TYPE_CHECKING:
+    from kvd.testing.world import World
+
+RESTARTS = (0, 1, 1, 2, 4)
+DRAIN_LOOKS = 40  # While it drains; then it ends, whatever waits.
+
+
+def live(world: "World", events: int) -> None:
+    """Let everybody act until the core has taken so many events, restarts included."""
+    restarts = world.rng.choice(RESTARTS) if world.tier else 0
+    due = sorted(world.rng.sample(range(30, events), restarts))
+    start(world)
+    while world.steps < events:
+        if due and world.steps >= due[0]:
+            due.pop(0)
+            restart(world)
+        world.advance()
+    world.stopped = True
+
+
+def start(world: "World") -> None:
+    """Begin, as the daemon does: first what the catalog holds, then everything else."""
+    if world.tier is not None:
+        world.ledger.restart(world.day)
+        world.tell(world.media.recover(world.rng))
+        world.ledger.check_recovered(world.state)
+        world.tell(DayBegan(world.day))
+    world.tell(Started())
+    tick(world)
+    populate(world)
+    if world.rng.random() < 0.15:
+        world.after(world.rng.randint(2000, 6000) * NS_PER_MS, lambda: drain(world))
+    if world.tier is not None:
+        _change_day(world)
+        _change_space(world)
+
+
+def restart(world: "World") -> None:
+    if world.rng.random() < 0.3:
+        _end_well(world)
+    else:
+        _crash(world)
+    for client in world.clients.values():
+        client.vanish()
+    world.memory.restart()
+    world.starts += 1
+    world.oldest_generation = max((f.generation for f in world.memory.fills), default=0)
+    smaller = draw_smaller(world.rng, world.ssd)
+    if smaller != world.ssd:
+        world.saw("a restart with fewer segments")
+    world.ssd = smaller
+    world.begin()
+    start(world)
+
+
+def drain(world: "World") -> None:
+    if not world.state.draining and not world.stopped:
+        world.saw("draining")
+        world.tell(DrainStarted())
+
+
+def _crash(world: "World") -> None:
+    tier, ledger = world.tier, world.ledger
+    world.saw("a crash")
+    if ledger.written:
+        world.saw("a crash between write and commit")
+    if ledger.is_committing:
+        world.saw("a crash during a commit")
+    if tier.writing:
+        world.saw("a crash during a write")
+    if tier.reading:
+        world.saw("a crash during a read")
+    if tier.making:
+        world.saw("a crash while a segment is made")
+    tier.crash()
+
+
+def _end_well(world: "World") -> None:
+    """Drain; the daemon gives what is under way a bounded time."""
+    drain(world)
+    for _ in range(DRAIN_LOOKS):
+        if world.tier.is_idle and not world.ledger.written and not world.deliveries:
+            world.saw("an end in good order")
+            return
+        world.advance_until(world.now_ns + world.limits.tick_ns)
+    world.tier.crash()
+
+
+def _change_day(world: "World") -> None:
+    def begin() -> None:
+        world.day += 1
+        world.ledger.begin_day(world.day)
+        world.tell(DayBegan(world.day))
+        _change_day(world)
+
+    world.after(world.rng.choice((3000, 20_000)) * NS_PER_MS, begin)
+
+
+def _change_space(world: "World") -> None:
+    def eat() -> None:
+        if not world.stopped:
+            world.conditions.weather.eat()
+            _change_space(world)
+
+    world.after(world.rng.choice((1000, 6000)) * NS_PER_MS, eat)
