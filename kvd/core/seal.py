@@ -41,7 +41,7 @@ def on_seal(state: State, event: SealWanted) -> list[Effect]:
             give_back(state, reservation, chunk, StripState.FREE)
         states[at : at + count] = verdict
         at += count
-    waited = waits.rows_of(state, reservation) if reservation.durable and event.last else []
+    waited = waits.rows_of(state, reservation, event) if reservation.durable else []
     if event.last:
         finish(state, reservation, StripState.FREE)
     return [*effects, *waits.answer_sealed(state, event, states, waited)]

@@ -10,10 +10,16 @@ from kvd.core.ssd import Wait
 from kvd.core.state import Reservation, Session, State
 
 
-def rows_of(state: State, reservation: Reservation) -> list[tuple[int, int]]:
-    """Return (row, generation) of every chunk of the reservation; NO_ROW where there is none."""
+def rows_of(state: State, reservation: Reservation, event: SealWanted) -> list[tuple[int, int]]:
+    """Return (row, generation) of the chunks that a Seal speaks of; NO_ROW where there is none.
+
+    The last one speaks of all chunks of the reservation, those that were had included.
+    """
     index, known = state.index, reservation.tree.rows
-    rows = (known.get(digest, NO_ROW) for digest in reservation.chain)
+    chain = reservation.chain
+    if not event.last:
+        chain = chain[event.first : event.first + len(event.sizes)]
+    rows = (known.get(digest, NO_ROW) for digest in chain)
     return [(row, 0 if row == NO_ROW else int(index.generation[row])) for row in rows]
 
 
