@@ -10,6 +10,9 @@ from kvd.errors import Fault, FaultKind
 
 LOOK_S_MAX = 600.0
 
+# What a damaged file does to its reader. Others, as SIGKILL, come from outside.
+_BY_DAMAGE = (signal.SIGBUS, signal.SIGSEGV, signal.SIGABRT, signal.SIGFPE, signal.SIGILL)
+
 
 class Look:
     """One run of `scan`: with numbers it writes what there is, without it verifies the file."""
@@ -40,12 +43,20 @@ class Look:
                 what = f"was not read within {LOOK_S_MAX:.0f} s"
                 return Fault(FaultKind.TIMEOUT, f"the catalog {self._path} {what}")
         if process.returncode < 0:
-            name = signal.Signals(-process.returncode).name
-            return damaged(self._path, f"reading it ends in {name}")
-        if process.returncode:
-            lines = said.decode(errors="replace").strip().splitlines()
-            return damaged(self._path, lines[-1] if lines else f"exit {process.returncode}")
-        return None
+            ended_by = signal.Signals(-process.returncode)
+            if ended_by in _BY_DAMAGE:
+                return damaged(self._path, f"reading it ends in {ended_by.name}")
+            what = f"was not read: its reader was ended by {ended_by.name}"
+            return Fault(FaultKind.IO, f"the catalog {self._path} {what}")
+        lines = said.decode(errors="replace").strip().splitlines()
+        what = lines[-1] if lines else f"exit {process.returncode}"
+        match process.returncode:
+            case 0:
+                return None
+            case scan.UNREAD:
+                return Fault(FaultKind.IO, f"the catalog {self._path} was not read: {what}")
+            case _:
+                return damaged(self._path, what)
 
     def give_up(self) -> None:
         """End the process; its verdict is worth nothing then."""

@@ -16,6 +16,7 @@ ENTRY = struct.Struct("<BII")  # Table, length of key, length of value; both fol
 END = struct.Struct("<BQ")  # The last entry: no table, and the number of rows.
 TABLES = (b"meta", b"keyspaces", b"rows", b"segments")
 NO_TABLE = 255
+UNREAD = 3  # The exit code when it could not be seen whether the file is damaged.
 TABLES_MAX = 16
 _AT_ONCE = 4096
 _NICE = 10
@@ -88,5 +89,8 @@ def main(path: str, *numbers: str) -> None:
 if __name__ == "__main__":
     try:
         main(*sys.argv[1:])
-    except (lmdb.Error, OSError) as error:
+    except (MemoryError, lmdb.MemoryError, OSError) as error:  # Says nothing of the file.
+        sys.stderr.write(str(error) or "no memory")
+        sys.exit(UNREAD)
+    except lmdb.Error as error:
         sys.exit(str(error))

@@ -67,7 +67,7 @@ def check(paths: Sequence[Path], wish: Wish, told: Told) -> Report:
         opened, plan.superblocks = open_set(paths, findings, undo)
         home = home_of(opened)
         told("catalog", 0, 0)
-        count = sum(len(_segments(directory)) for directory in opened)
+        count = sum(_segment_count(directory) for directory in opened)
         contents = load(home, count, findings, plan)
         known = () if contents is None else contents.meta.directories
         directories = arrange(opened, known)
@@ -90,11 +90,11 @@ def check(paths: Sequence[Path], wish: Wish, told: Told) -> Report:
     return report
 
 
-def _segments(directory: DataDirectory) -> list[str]:
+def _segment_count(directory: DataDirectory) -> int:
     try:
-        return os.listdir(directory.segments)
+        return len(directory.found_segments())
     except FileNotFoundError:
-        return []
+        return 0
 
 
 def _check_contents(

@@ -21,7 +21,8 @@ EXIT_CANNOT = 2
 def run(arguments: argparse.Namespace) -> int:
     """Check, and return the exit code."""
     # Paths may hold bytes that are no text.
-    sys.stdout.reconfigure(errors="backslashreplace")
+    for stream in (sys.stdout, sys.stderr):
+        stream.reconfigure(errors="backslashreplace")
     wish = Wish(quick=arguments.quick, repair=arguments.repair)
     paths = [Path(os.path.abspath(path)) for path in arguments.data]
     try:

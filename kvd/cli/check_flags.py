@@ -26,8 +26,8 @@ between leaves only what the next check finds.
   findings_left_out  how many more there are
   directories        path, uuid, allocated_bytes: its parts segments_bytes, catalog_bytes and
                      other_bytes; each counts blocks, and a file with holes as if it had none
-  catalog            path; chunks, keyspaces, generation; chunks that repair would or did shorten,
-                     drop. null when there is none to use
+  catalog            path; chunks, keyspaces, generation; how many chunks repair leaves with fewer
+                     classes (shortened) or without any (dropped). null when there is none
   classes            for anchor, residual, exact: segments, strips, live_bytes, dead_bytes,
                      free_bytes (named by the catalog; not to be read again; yet to be written)
   segments           the same of each: directory (a path), segment, class, state, epoch, strips,

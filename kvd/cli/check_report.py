@@ -133,13 +133,15 @@ def _read(report: Report) -> Iterator[str]:
 
 def _verdict(report: Report) -> str:
     wrong, left = (report.findings.count(level) for level in (Level.WRONG, Level.LEFT))
+    if not wrong and not (left and report.repaired):
+        return "whole"
     dropped, shortened = f"{report.dropped:,}", f"{report.shortened:,}"
-    if report.repaired and (wrong or left):
-        return f"repaired: {dropped} chunks dropped, {shortened} left with fewer classes"
-    if wrong:
-        costs = f"drop {dropped} chunks and leave {shortened} with fewer classes"
-        return f"not whole: --repair would {costs}"
-    return "whole"
+    if report.contents is None:
+        done, wish = "the set begins anew", "begin the set anew"
+    else:
+        done = f"{dropped} chunks dropped, {shortened} left with fewer classes"
+        wish = f"drop {dropped} chunks and leave {shortened} with fewer classes"
+    return f"repaired: {done}" if report.repaired else f"not whole: --repair would {wish}"
 
 
 def human(size_bytes: int) -> str:

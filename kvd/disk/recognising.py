@@ -26,6 +26,13 @@ _BEFORE_SUPERBLOCK = {LOCK_NAME, FRESH_NAME, CANARY_NAME, SEGMENTS_NAME, "lost+f
 def check_apart(paths: Sequence[Path]) -> None:
     if not paths:
         raise KvdError(ErrorKind.INVALID, "no data directory is given; allowed is 1 to 255")
+    for path in paths:
+        if not _is_text(path):
+            raise KvdError(
+                ErrorKind.INVALID,
+                f"the path of data directory {path} is not UTF-8, as the catalog in it needs; give "
+                "it another name",
+            )
     real = [Path(os.path.realpath(path)) for path in paths]
     for index, path in enumerate(real):
         for other in real[:index]:
@@ -34,6 +41,14 @@ def check_apart(paths: Sequence[Path]) -> None:
                     ErrorKind.INVALID,
                     f"data directories {other} and {path} are not apart; give each one once",
                 )
+
+
+def _is_text(path: Path) -> bool:
+    try:
+        str(path).encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def check_usable(path: Path) -> None:

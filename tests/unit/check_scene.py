@@ -177,3 +177,30 @@ class Check:
         assert (answer.code, answer.out) == (2, "")
         assert answer.err.startswith("kvd: ") and answer.err.count("\n") == 1
         return answer.err
+
+
+def change_catalog(made, changes):
+    """Commit changes to the catalog of a set."""
+    scene = CatalogScene(made.paths[0], MIB)
+    assert scene.commit(changes) is None
+    scene.catalog.close()
+
+
+def changed_row(made, chunk, **columns):
+    """Return one sealed row with other values in some columns; a callable changes what is there."""
+    row = made.rows[chunk : chunk + 1].copy()
+    for name, value in columns.items():
+        row[name] = value
+    seal_rows(row)
+    return row
+
+
+def segment_bytes_of(made):
+    """Return the content of each segment file there is."""
+    files = (file for path in made.paths for file in (path / "segments").iterdir())
+    return {file: file.read_bytes() for file in files}
+
+
+def tell(answer):
+    """Return what was found, as (kind, level, the file's name)."""
+    return [(f["kind"], f["level"], Path(f["where"].split(" ")[0]).name) for f in answer.findings]

@@ -1,5 +1,6 @@
 """A damaged catalog is a fault with one message, or has lost what was damaged; never a crash."""
 
+import errno
 import os
 import shutil
 import struct
@@ -12,6 +13,7 @@ from lmdb.verify import verify
 from kvd.catalog.contract import Changes, Contents, Refusal, Table
 from kvd.catalog.environment import remove_catalog
 from kvd.catalog.loading import load_catalog
+from kvd.catalog.looking import Look
 from kvd.checksum import checksum
 from kvd.errors import Fault, FaultKind
 from kvd.format.keyspaces import pack_keyspace
@@ -241,6 +243,21 @@ def test_damage_that_only_a_writer_would_meet_is_found_before_it_writes(copy):
             if found == 3:
                 return
     raise AssertionError("no such page")
+
+
+def test_a_reader_that_is_ended_from_outside_says_nothing_of_the_file(tmp_path):
+    os.mkfifo(tmp_path / "data.mdb")
+    look = Look(tmp_path)  # It waits for a writer.
+    look.give_up()
+    fault = look.verdict()
+    assert fault.kind == FaultKind.IO and "SIGKILL" in fault.message
+
+
+def test_a_file_that_cannot_be_read_is_not_called_damaged(copy):
+    (copy / "data.mdb").unlink()
+    (copy / "data.mdb").mkdir()
+    fault = Look(copy).verdict()
+    assert fault.kind == FaultKind.IO and os.strerror(errno.EISDIR) in fault.message
 
 
 def test_a_catalog_without_its_data_is_made_anew(copy):

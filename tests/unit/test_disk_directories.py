@@ -162,6 +162,13 @@ def test_the_same_directory_twice_is_refused(tmp_path):
     assert refused().kind == ErrorKind.INVALID
 
 
+def test_a_path_that_is_no_text_is_refused(tmp_path):
+    path = tmp_path / os.fsdecode(b"\xff")
+    error = refused(path)
+    assert error.kind == ErrorKind.INVALID and "UTF-8" in error.message and not path.exists()
+    made(tmp_path / "größer")
+
+
 def test_directories_of_two_sets_are_refused(tmp_path):
     made(tmp_path / "a")
     made(tmp_path / "b")
