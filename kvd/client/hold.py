@@ -62,7 +62,8 @@ class Hold:
 
     def shrink(self, counts: Counts, reason: Reason) -> None:
         """Only so many of the chunks granted are good: the rest is missing for `reason`."""
-        self.granted.strips.counts, self.reason = counts, reason
+        self.granted.strips.shrink(counts)
+        self.reason = reason
         self._scope.link.counters.miss(reason)
 
     def read(self, area: Area, class_count: int, act: Callable[[], int]) -> int:

@@ -59,7 +59,8 @@ def reason_of(error: KvdError) -> Reason:
 class Stored:
     """Chunks of one put: newly stored, already there, and refused for `reason`.
 
-    `durable`: all of them are on disk and come back after a crash; asked for by durability "disk".
+    `durable`: all of them are on disk and come back after a crash; only ever with durability
+    "disk". Without it and with nothing refused, they may get there later.
     """
 
     stored: int

@@ -20,7 +20,7 @@ from kvd.client.seals import Deadline, Seals
 from kvd.client.session import Session
 from kvd.client.strips import Encoder, Prepared, lay
 from kvd.errors import ErrorKind, KvdError
-from kvd.limits import DIGEST_BYTES, MIB
+from kvd.limits import DIGEST_BYTES, MIB, PAGE_BYTES
 from kvd.types import CLASS_COUNT
 from kvd.v1 import kvd_pb2 as pb
 from kvd.wire import FrameKind
@@ -63,7 +63,7 @@ class Put:
                     prepared.give_back(scope.pool)
                 at += prepared.count
 
-        return self._tally(act, count)
+        return self._tally(act, first, count)
 
     def of_strips(self, prepared: Prepared, first: int) -> Stored:
         """Put chunks that are encoded already, chunk `first` of the chain being the first."""
@@ -78,7 +78,7 @@ class Put:
                 self._put_batch(prepared, slice(at, end), first + at)
                 at = end
 
-        return self._tally(act, prepared.count)
+        return self._tally(act, first, prepared.count)
 
     def touch(self, sizes: np.ndarray) -> None:
         """Reserve strips of `sizes` u32[n, 3], make their pages present here, and give them back.
@@ -98,7 +98,7 @@ class Put:
         if reservation.reason != Reason.NONE:
             raise KvdError(ErrorKind.OVERLOADED, f"no room to touch: {reservation.reason}")
 
-    def _tally(self, act: Callable[[], None], count: int) -> Stored:
+    def _tally(self, act: Callable[[], None], first: int, count: int) -> Stored:
         counters = self._scope.link.counters
         counters.puts += 1
         try:
@@ -108,12 +108,34 @@ class Put:
             self._reason = self._scope.missed(error)
         seals = self._seals
         seals.finish()
-        had, reason = self._had + seals.coalesced, seals.reason or self._reason
+        had = self._had + seals.coalesced
+        refused = count - seals.stored - had
+        durable = self._to_disk and not refused and self._is_durable(first, count)
+        reason = seals.reason or self._reason
         counters.chunks_stored += seals.stored
         counters.chunks_had += had
         counters.stored_bytes += seals.size_bytes
-        refused, durable = count - seals.stored - had, seals.durable == count
         return Stored(seals.stored, had, refused, reason, seals.size_bytes, durable)
+
+    def _is_durable(self, first: int, count: int) -> bool:
+        """Return whether all chunks are on disk, waiting for those of which it was not said."""
+        if self._seals.durable == count:
+            return True
+        none = np.zeros((0, CLASS_COUNT))
+        try:
+            reservation = self._reserve(np.full((count, CLASS_COUNT), PAGE_BYTES), first)
+            if reservation.had < count:  # Some have gone meanwhile.
+                self._abort(reservation)
+                return False
+            if not reservation.number:
+                return True
+            seal = self._seal(reservation, 0, (none, none), last=True)
+            self._seals.add(seal, none, count)
+            self._seals.finish()
+        except KvdError as error:
+            self._reason = self._scope.missed(error)
+            return False
+        return self._seals.durable >= count
 
     # ---- asking ----
 
@@ -155,7 +177,7 @@ class Put:
         )
         reply = self._ask(FrameKind.RESERVE, message)
         assert isinstance(reply, pb.ReserveReply)
-        return Reservation(reply, len(sizes))
+        return Reservation(reply, len(sizes), durable=self._to_disk)
 
     # ---- filling ----
 
@@ -165,7 +187,9 @@ class Put:
         while begin < part.stop:
             reservation = self._reserve(prepared.sizes[begin : part.stop], at)
             self._had += reservation.had
-            if reservation.number:
+            if reservation.is_empty:
+                self._abort(reservation)
+            else:
                 self._fill(prepared, begin, at, reservation)
             begin, at = begin + reservation.admitted, at + reservation.admitted
             if begin == part.stop or self._reason != Reason.NONE:
@@ -189,10 +213,9 @@ class Put:
             for group in groups:
                 sizes = prepared.sizes[begin + group.start : begin + group.stop]
                 roots = self._lay(prepared, begin, at, (reservation, group))
-                seal = self._seal(
-                    reservation, group.start, (sizes, roots), last=group is groups[-1]
-                )
-                self._seals.add(seal, sizes)
+                is_last = group is groups[-1]
+                seal = self._seal(reservation, group.start, (sizes, roots), last=is_last)
+                self._seals.add(seal, sizes, reservation.admitted if is_last else 0)
             done = True
         finally:
             if not done:

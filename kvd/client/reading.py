@@ -13,7 +13,7 @@ import numpy as np
 
 from kvd.checksum import strip_root
 from kvd.client.arrays import CellViews
-from kvd.client.messages import Promised
+from kvd.client.messages import Counts, Promised
 from kvd.codec import (
     EXACT,
     PROFILES,
@@ -76,6 +76,12 @@ class Strips:
         """Bytes of all strips per class."""
         a, r, e = (int(sizes.sum(dtype=np.int64)) for sizes in self._promised.sizes)
         return a, r, e
+
+    def shrink(self, counts: Counts) -> None:
+        """Leave out what did not come; whoever found it bad has found nothing wrong."""
+        promised, self.counts = self.counts, counts
+        for kept, of in zip(counts, promised, strict=True):
+            self.corrupt.difference_update(range(kept, of))
 
     def check(self, area: Area, class_count: int) -> int:
         """Check everything in an area in place; return the end of its good leading chunks."""

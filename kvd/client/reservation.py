@@ -22,7 +22,11 @@ _SLAB_SECONDS = 2.0  # For a descriptor that was sent before the answer.
 class Reservation:
     """Chunks [0, admitted) of what was asked for are had already or to be filled."""
 
-    def __init__(self, reply: pb.ReserveReply, count: int) -> None:
+    def __init__(self, reply: pb.ReserveReply, count: int, *, durable: bool = False) -> None:
+        """`durable`: asked for so. Then it may be of nothing to fill: what is had is not on disk.
+
+        Without a number, what is had is.
+        """
         self.number, self.generation = reply.reservation, reply.generation
         self._states = column(reply.states, "<u1", count, "states")
         places = count * CLASS_COUNT
@@ -37,7 +41,7 @@ class Reservation:
         if len(refused):
             self.reason = NOT_ADMITTED.get(reply.reason, Reason.UNAVAILABLE)
         self._open = (self._states[: self.admitted] != pb.HAVE).tolist()
-        if any(self._open) != (self.number != 0):
+        if any(self._open) != (self.number != 0) and not (self.number and durable):
             raise garbage(f"reservation {self.number} of {sum(self._open)} chunks")
         self._places = np.zeros(shape, np.uint64)
         self._slabs: dict[int, Slab] = {}
@@ -45,6 +49,11 @@ class Reservation:
     @property
     def had(self) -> int:
         return self.admitted - sum(self._open)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is nothing to fill."""
+        return not any(self._open)
 
     def groups(self, sizes: np.ndarray, size_bytes: int) -> list[slice]:
         """Return runs of chunks to be filled, each of about size_bytes; `sizes` u32[n, 3]."""

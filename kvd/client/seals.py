@@ -40,17 +40,23 @@ class Deadline:
 
 
 class Seals:
-    """What the answers say: chunks sealed, sealed by others before, on disk; why not more."""
+    """What the answers say: chunks sealed, sealed by others before, on disk; why not more.
+
+    The last seal of a reservation speaks for all its chunks, as to whether they are on disk.
+    """
 
     def __init__(self, scope: Scope, deadline: Deadline) -> None:
         self.stored = self.coalesced = self.durable = self.size_bytes = 0
         self.reason = Reason.NONE
         self._scope, self._deadline = scope, deadline
-        self._open: deque[tuple[Future[Message], np.ndarray]] = deque()
+        self._open: deque[tuple[Future[Message], np.ndarray, int]] = deque()
 
-    def add(self, seal: "Future[Message]", sizes: np.ndarray) -> None:
-        """Take over a seal of chunks of `sizes` u32[n, 3]; wait while too many are unanswered."""
-        self._open.append((seal, sizes))
+    def add(self, seal: "Future[Message]", sizes: np.ndarray, spoken_for: int) -> None:
+        """Take over a seal of chunks of `sizes` u32[n, 3]; wait while too many are unanswered.
+
+        It speaks for so many chunks.
+        """
+        self._open.append((seal, sizes, spoken_for))
         self._collect(_OPEN_MAX)
 
     def finish(self) -> None:
@@ -59,13 +65,12 @@ class Seals:
 
     def _collect(self, open_max: int) -> None:
         while len(self._open) > open_max:
-            seal, sizes = self._open.popleft()
             try:
-                self._take(seal, sizes)
+                self._take(*self._open.popleft())
             except KvdError as error:
                 self.reason = self._scope.missed(error)
 
-    def _take(self, seal: "Future[Message]", sizes: np.ndarray) -> None:
+    def _take(self, seal: "Future[Message]", sizes: np.ndarray, spoken_for: int) -> None:
         left = max(self._deadline.left_s(), _COLLECT_SECONDS_MIN)
         try:
             reply = seal.result(left + _COLLECT_SECONDS_MIN)
@@ -74,10 +79,10 @@ class Seals:
         assert isinstance(reply, pb.SealReply)
         states = column(reply.states, "<u1", len(sizes), "states")
         sealed = states == pb.SEALED
-        stored, coalesced = int(sealed.sum()), int((states == pb.COALESCED).sum())
-        self.stored, self.coalesced = self.stored + stored, self.coalesced + coalesced
+        self.stored += int(sealed.sum())
+        self.coalesced += int((states == pb.COALESCED).sum())
         if reply.durable:
-            self.durable += stored + coalesced
+            self.durable += spoken_for
         self.size_bytes += int(sizes[sealed].sum(dtype=np.int64))
         if (states == pb.ORPHANED).any():
             self.reason = Reason.ORPHANED

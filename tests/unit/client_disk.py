@@ -5,7 +5,9 @@ import numpy as np
 from kvd.format.strip import LENGTH_MASK, parse_table
 from kvd.limits import read_piece_bytes
 from kvd.v1 import kvd_pb2 as pb
-from tests.unit.client_peer import LARGE, Strips
+from kvd.wire import FrameKind
+from tests.unit.client_peer import DEADLINE_S, LARGE, Stage, Strips
+from tests.unit.test_client_session import counts_reply
 
 CHUNKS = 3
 LAYERS = 8
@@ -61,3 +63,13 @@ class Disk:
 
     def _piece(self, plane_class: int, chunk: int) -> int:
         return read_piece_bytes(self._size(plane_class, chunk))
+
+
+def looked_up(stage: Stage) -> None:
+    """Return once the client has taken in all that was sent before."""
+    looking = stage.start(stage.space.lookup, bytes(32))
+    kind = 0
+    while kind != FrameKind.LOOKUP:
+        kind, number, _ = stage.peer.receive()
+    stage.peer.reply(number, counts_reply(0, 0, 0))
+    looking.result(DEADLINE_S)

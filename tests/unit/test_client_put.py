@@ -204,60 +204,6 @@ def test_seals_say_what_became_of_it(stage, strips, slab, verdict, expected):
     assert (result.stored, result.had, result.reason) == expected
 
 
-# ---- durable ----
-
-
-@pytest.mark.parametrize("durable", [True, False])
-def test_a_put_to_disk_says_whether_it_got_there(stage, strips, slab, durable):
-    putting, number, request = asked(stage, strips, durability="disk", deadline_s=5.0)
-    assert request.durability == pb.DURABILITY_DISK
-    give(stage, slab)
-    stage.peer.reply(number, reserved(request))
-    taken = seals(stage, durable=durable)
-    assert all(0 < seal.deadline_ms < 5000 for seal in taken), "its answer comes in time"
-    stored = putting.result(DEADLINE_S)
-    assert (stored.stored, stored.reason, stored.durable) == (COUNT, Reason.NONE, durable)
-
-
-def test_a_put_to_memory_waits_for_no_disk(stage, strips, slab):
-    putting, number, request = asked(stage, strips)
-    assert request.durability == pb.DURABILITY_MEMORY
-    give(stage, slab)
-    stage.peer.reply(number, reserved(request))
-    assert [seal.deadline_ms for seal in seals(stage)] == [0]
-    assert not putting.result(DEADLINE_S).durable
-
-
-@pytest.mark.parametrize("verdict", [pb.COALESCED, pb.ORPHANED])
-def test_another_puts_chunks_are_durable_too_but_not_those_of_nobody(stage, strips, slab, verdict):
-    putting, number, request = asked(stage, strips, durability="disk")
-    give(stage, slab)
-    stage.peer.reply(number, reserved(request))
-    seals(stage, verdict, durable=True)
-    assert putting.result(DEADLINE_S).durable is (verdict == pb.COALESCED)
-
-
-def test_one_seal_that_is_not_durable_is_enough(stage, strips, slab):
-    putting, number, request = asked(stage, strips, durability="disk")
-    give(stage, slab)
-    states = [pb.RESERVED, pb.RESERVED, pb.NOT_ADMITTED, pb.NOT_ADMITTED]
-    stage.peer.reply(number, reserved(request, states, reason=pb.GROWING))
-    seals(stage, durable=True)
-    number, request = stage.peer.take(FrameKind.RESERVE, pb.ReserveRequest)
-    stage.peer.reply(number, reserved(request))
-    seals(stage, durable=False)
-    stored = putting.result(DEADLINE_S)
-    assert stored.stored == COUNT and not stored.durable
-
-
-def test_a_disk_that_fails_refuses_all(stage, strips):
-    putting, number, _ = asked(stage, strips, durability="disk")
-    stage.peer.refuse(number, pb.UNAVAILABLE)
-    stored = putting.result(DEADLINE_S)
-    assert (stored.refused, stored.reason) == (COUNT, Reason.UNAVAILABLE)
-    assert not stored.durable
-
-
 # ---- answers that cannot be meant ----
 
 

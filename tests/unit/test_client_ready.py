@@ -18,9 +18,9 @@ from kvd.limits import (
 )
 from kvd.v1 import kvd_pb2 as pb
 from kvd.wire import WHOLE, FrameKind
-from tests.unit.client_disk import CHUNKS, LAYERS, Disk
+from tests.unit.client_disk import CHUNKS, LAYERS, Disk, looked_up
 from tests.unit.client_peer import DEADLINE_S, LARGE, LEASE, Stage
-from tests.unit.test_client_session import counts_reply, until
+from tests.unit.test_client_session import until
 
 ALL = (0, LAYERS)
 PLANES = (4, 8, EXACT)  # What the leading classes give.
@@ -58,16 +58,6 @@ def opened(stage: Stage, disk: Disk, **how):
 
 def done(counts: tuple[int, int, int], reason=pb.READ_FAILED) -> pb.FetchDone:
     return pb.FetchDone(counts=np.array(counts, "<u4").tobytes(), reason=reason)
-
-
-def looked_up(stage: Stage) -> None:
-    """Return once the client has taken in all that was sent before."""
-    looking = stage.start(stage.space.lookup, bytes(32))
-    kind = 0
-    while kind != FrameKind.LOOKUP:
-        kind, number, _ = stage.peer.receive()
-    stage.peer.reply(number, counts_reply(0, 0, 0))
-    looking.result(DEADLINE_S)
 
 
 def good(fetch, disk: Disk, layers=ALL, planes=EXACT, **where) -> int:
@@ -252,6 +242,22 @@ def test_what_could_not_be_read_is_not_counted(stage, disk, counts):
         assert fetch.verify(plane_class + 1) == counts[plane_class]
     assert stage.client.status().counters.misses == {"READ_FAILED": 1}
     assert stage.client.status().counters.checksum_failures == 0
+    fetch.release()
+    assert stage.peer.take(FrameKind.RELEASE, pb.ReleaseRequest)[1].corrupt == b""
+
+
+def test_who_reads_too_early_what_could_not_be_read_blames_nobody(stage, disk):
+    """A daemon may say that all it has is ready before it says that it has less."""
+    fetch, number = opened(stage, disk)
+    for plane_class in PlaneClass:
+        disk.read_class(plane_class, but=1 if plane_class == 2 else None)
+    stage.peer.ready(number, WHOLE, WHOLE, WHOLE)
+    seen = iter(fetch.arrivals())
+    assert [next(seen).plane_class for _ in PlaneClass] == list(PlaneClass)
+    assert good(fetch, disk) == 1
+    stage.peer.reply(number, done((3, 3, 1)))
+    assert list(seen) == [] and fetch.counts == (3, 3, 1)
+    assert good(fetch, disk) == 1
     fetch.release()
     assert stage.peer.take(FrameKind.RELEASE, pb.ReleaseRequest)[1].corrupt == b""
 

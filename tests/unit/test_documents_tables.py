@@ -66,7 +66,7 @@ def test_limits(header, bounds) -> None:
     assert {name: _value(value) for name, value in table} == asdict(bounds)
 
 
-@pytest.mark.parametrize("name", ["Slab", "Strip", "Lease", "Session"])
+@pytest.mark.parametrize("name", ["Slab", "Strip", "Lease", "Session", "Segment"])
 def test_states(name: str) -> None:
     section = PROTOCOL.split(f"### {name}\n", 1)[1]
     moves = getattr(transitions, f"{name.upper()}_MOVES")
