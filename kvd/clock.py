@@ -7,6 +7,11 @@ NS_PER_MS = 1_000_000
 NS_PER_S = 1_000_000_000
 
 
+def days_since_1970() -> int:
+    """Return the day of the clock on the wall, which may be set back or forth."""
+    return time.time_ns() // (86_400 * NS_PER_S)
+
+
 class Clock(Protocol):
     def now_ns(self) -> int:
         """Return monotonic nanoseconds; the zero is arbitrary."""

@@ -20,6 +20,19 @@ SOCKET_PATH_BYTES_MAX = 107  # Of sockaddr_un, less its closing zero.
 TENANT_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 TENANTS_MAX = 64
 DRAIN_SECONDS_MAX = 3600
+DATA_DIRECTORIES_MAX = 255
+
+
+@dataclass(frozen=True, slots=True)
+class SsdSettings:
+    """`budget_bytes` None: as the file systems of the directories have room, within bounds.
+
+    `daily_write_bytes` 0: as much as comes.
+    """
+
+    directories: tuple[Path, ...]
+    budget_bytes: int | None = None
+    daily_write_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +42,7 @@ class ServeConfig:
     dram_bytes: int
     allowed_uids: frozenset[int]
     limits: Limits
+    ssd: SsdSettings | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +54,9 @@ class ServeFlags:
     dram: str = ""
     allowed_uids: tuple[str, ...] = ()
     drain_seconds: str = ""
+    data: tuple[str, ...] = ()
+    ssd: str = ""
+    ssd_daily_writes: str = ""
 
 
 def _refuse(name: str, value: str, allowed: str) -> KvdError:
@@ -83,6 +100,38 @@ def memory_bytes() -> int:
 def _default_directory(environment: Mapping[str, str]) -> str:
     runtime = environment.get("XDG_RUNTIME_DIR", "")
     return f"{runtime}/kvd" if runtime else "/run/kvd"
+
+
+def _default_data(environment: Mapping[str, str]) -> str:
+    state = environment.get("XDG_STATE_HOME", "")
+    return f"{state}/kvd" if state else "/var/lib/kvd"
+
+
+def _ssd_settings(flags: ServeFlags, environment: Mapping[str, str]) -> SsdSettings | None:
+    """Return what the ssd tier is given; None where neither a place nor a size is named."""
+    said = environment.get
+    data = flags.data or tuple(filter(None, said("KVD_DATA", "").split(":")))
+    size = flags.ssd or said("KVD_SSD", "")
+    daily = flags.ssd_daily_writes or said("KVD_SSD_DAILY_WRITES", "")
+    if not (data or size):
+        if daily:
+            raise _refuse("ssd-daily-writes", daily, "none without --data or --ssd")
+        return None
+    if len(data) > DATA_DIRECTORIES_MAX:
+        raise _refuse("data", str(len(data)), f"1 to {DATA_DIRECTORIES_MAX} directories")
+    directories = tuple(Path(each).absolute() for each in data or (_default_data(environment),))
+    return SsdSettings(
+        directories,
+        _parse_positive("ssd", size) if size else None,
+        _parse_positive("ssd-daily-writes", daily) if daily else 0,
+    )
+
+
+def _parse_positive(name: str, text: str) -> int:
+    size_bytes = parse_size(name, text)
+    if size_bytes < MIB:
+        raise _refuse(name, text, "1MiB and more")
+    return size_bytes
 
 
 def _check_directory(directory: Path, tenants: tuple[str, ...]) -> None:
@@ -132,4 +181,5 @@ def serve_config(flags: ServeFlags, environment: Mapping[str, str]) -> ServeConf
         seconds = _parse_number("drain-seconds", drain, DRAIN_SECONDS_MAX)
         limits = replace(limits, drain_ns=int(seconds * NS_PER_S))
     allowed = frozenset(_parse_uid("allow-uid", uid) for uid in uids) or {os.geteuid(), 0}
-    return ServeConfig(path, tenants, dram_bytes, frozenset(allowed), limits)
+    ssd = _ssd_settings(flags, environment)
+    return ServeConfig(path, tenants, dram_bytes, frozenset(allowed), limits, ssd)

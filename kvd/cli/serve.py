@@ -10,11 +10,13 @@ import resource
 import signal
 import socket
 import sys
+import threading
 import traceback
 
 from kvd.config import ServeConfig, ServeFlags, serve_config
 from kvd.daemon.loop import Daemon, exit_on_bug
 from kvd.daemon.loop import run as run_loop
+from kvd.daemon.recovery import FoundTier, find_tier
 from kvd.errors import KvdError
 from kvd.limits import GIB, MIB
 from kvd.rpc.server import Server
@@ -50,12 +52,17 @@ def run(arguments: argparse.Namespace) -> int:
         arguments.dram,
         tuple(arguments.allow_uid),
         arguments.drain_seconds,
+        tuple(arguments.data),
+        arguments.ssd,
+        arguments.ssd_daily_writes,
     )
     _start_log()
     _tune_process()
+    threading.excepthook = lambda failed: exit_on_bug(failed.exc_value)
     try:
         config = serve_config(flags, os.environ)
-        run_loop(_serve(config))
+        found = find_tier(config.ssd) if config.ssd else None
+        run_loop(_serve(config, found))
     except KvdError as error:
         return _refuse(error.message)
     except OSError as error:
@@ -65,14 +72,17 @@ def run(arguments: argparse.Namespace) -> int:
     return EXIT_OK
 
 
-async def _serve(config: ServeConfig) -> None:
+async def _serve(config: ServeConfig, found: FoundTier | None) -> None:
     loop = asyncio.get_running_loop()
     loop.set_exception_handler(_log_unhandled)
     stop, hurry = asyncio.Event(), asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, lambda: (hurry if stop.is_set() else stop).set())
-    daemon = Daemon(config.dram_bytes, config.limits, loop)
+    daemon = Daemon(config.dram_bytes, config.limits, loop, found=found)
     try:
+        if found is not None:
+            _say(found.describe())
+            daemon.recover(found)
         async with Server(config, daemon, loop) as server:
             daemon.start()
             _say(

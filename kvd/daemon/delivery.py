@@ -1,13 +1,14 @@
 """One byte delivery: takes piece after piece to a sink, at its pace, while there is room.
 
-Ends exactly once, by itself or by being stopped; after that no extent of it is read.
+A class is touched once all of it is there. Ends exactly once, by itself or by being stopped; after
+that no extent of it is read.
 """
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 from kvd.clock import NS_PER_S, Clock
-from kvd.core.effects import Deliver
+from kvd.core.effects import WHOLE, Deliver
 from kvd.core.events import DeliveryEnded, DeliveryMoved, Event
 from kvd.daemon.inbox import PieceSink, Place
 from kvd.daemon.pace import Pace
@@ -23,13 +24,16 @@ class Delivery:
     def __init__(
         self,
         deliver: Deliver,
-        pieces: Iterator[Piece],
+        pieces: Sequence[Iterator[Piece]],
         post: Callable[[Event], None],
         clock: Clock,
         limits: Limits,
     ) -> None:
-        self._request = deliver.request
+        """Send `pieces`, which are by class."""
+        self.session, self._request = deliver.session, deliver.request
+        self._ready = deliver.ready
         self._pieces, self._post, self._clock = pieces, post, clock
+        self._class = 0
         self._moved_every_ns = limits.tick_ns
         self._pace = Pace(deliver.rate_bits, clock.now_ns(), limits.piece_bytes_max)
         self._sink: PieceSink | None = None
@@ -48,16 +52,24 @@ class Delivery:
         """Send no more; the event that says so follows at once."""
         self._end(Fault(FaultKind.CANCELLED, "delivery was stopped"))
 
+    def more(self, ready: tuple[int, int, int]) -> None:
+        """Take news of what is there."""
+        if not self._ended:
+            self._ready = ready
+            self._advance()
+            self.pump()
+
     def pump(self) -> None:
-        """Send what pace and room allow, and see to being called again."""
+        """Send what is there as pace and room allow, and see to being called again."""
         if self._pumping or self._sink is None:
             return  # The sink woke us while we send: the loop below looks again.
         self._pumping = True
         while self._next is not None and not self._ended and self._send_one(*self._next):
+            self._next = None
             self._advance()
         self._pumping = False
         self._tell()
-        if self._next is None:
+        if self._class == len(self._pieces):
             self._end(None)
 
     def _send_one(self, place: Place, data: memoryview) -> bool:
@@ -80,10 +92,16 @@ class Delivery:
         return True
 
     def _advance(self) -> None:
+        """Look for the next piece, unless there is one; none is while its class is not there."""
         try:
-            self._next = next(self._pieces, None)
+            while self._next is None and self._class < len(self._pieces):
+                if self._ready[self._class] != WHOLE:
+                    self._stalled = True  # Nor could a link send what is not there yet.
+                    return
+                self._next = next(self._pieces[self._class], None)
+                if self._next is None:
+                    self._class += 1
         except BrokenStrip as broken:
-            self._next = None
             self._end(Fault(FaultKind.CHECKSUM, str(broken)))
 
     def _wait(self, delay_ns: int) -> None:

@@ -9,11 +9,13 @@ from collections.abc import Callable, Container
 
 from kvd.arena.contract import Arena, ControlPage
 from kvd.clock import Clock
+from kvd.core.disk_effects import DiskEffect
 from kvd.core.effects import (
     Answer,
     CloseSession,
     CreateSlab,
     Deliver,
+    DeliverMore,
     DestroySlab,
     DropSlab,
     Effect,
@@ -29,18 +31,26 @@ from kvd.core.effects import (
 from kvd.core.events import DeliveryEnded, Event, SlabFailed, SlabTouched
 from kvd.daemon.delivery import Delivery
 from kvd.daemon.inbox import Link
-from kvd.daemon.pieces import ordered_pieces
+from kvd.daemon.pieces import class_pieces
+from kvd.daemon.ssd import SsdHand
 from kvd.errors import ErrorKind, Fault, FaultKind, KvdError
 from kvd.limits import Limits
+from kvd.types import PlaneClass
 
 _log = logging.getLogger("kvd.hands")
 
 
 class Hands:
     def __init__(
-        self, arena: Arena, clock: Clock, limits: Limits, post: Callable[[Event], None]
+        self,
+        arena: Arena,
+        clock: Clock,
+        limits: Limits,
+        post: Callable[[Event], None],
+        ssd: SsdHand | None = None,
     ) -> None:
         self._arena, self._clock, self._limits, self._post = arena, clock, limits, post
+        self._ssd = ssd
         self._links: dict[int, Link] = {}
         self._pages: dict[int, ControlPage] = {}
         self._deliveries: dict[int, Delivery] = {}
@@ -120,11 +130,19 @@ class Hands:
             case DestroySlab(slab):
                 self._making.discard(slab)
                 self._arena.destroy_slab(slab)
+                if self._ssd is not None:
+                    self._ssd.forget_slab(slab)
             case Deliver():
                 self._deliver(effect)
             case StopDelivery(request):
                 if delivery := self._deliveries.get(request):
                     delivery.stop()
+            case DeliverMore(request, ready):
+                if delivery := self._deliveries.get(request):
+                    delivery.more(ready)
+            case _:
+                assert self._ssd is not None, effect
+                self._ssd.carry_out(effect)
 
     def _give(self, session: int, slab: int, *, writable: bool) -> None:
         if link := self._links.get(session):
@@ -138,7 +156,10 @@ class Hands:
             fault = Fault(FaultKind.GONE, "the session ended before its delivery began")
             self._post(DeliveryEnded(deliver.request, 0, fault))
             return
-        pieces = ordered_pieces(deliver, self._arena.view_slab, self._limits.piece_bytes_max)
+        view, size = self._arena.view_slab, self._limits.piece_bytes_max
+        pieces = [
+            class_pieces(deliver, each, view, size) for each in PlaneClass if deliver.counts[each]
+        ]
         delivery = Delivery(deliver, pieces, self._post_delivery, self._clock, self._limits)
         self._deliveries[deliver.request] = delivery
         delivery.start(link.open_sink(deliver.request, delivery.pump))
@@ -156,11 +177,15 @@ class Hands:
                 raise error  # Readers would trust bytes that change, or extents be reused in use.
             case CreateSlab(slab):
                 self.slab_reported(slab, Fault(FaultKind.DEVICE, what))
-            case Deliver(request) if request in self._deliveries:
-                self._deliveries[request].stop()
-                self._close(effect.session, what)
+            case Deliver(request) | DeliverMore(request) if request in self._deliveries:
+                delivery = self._deliveries[request]
+                delivery.stop()
+                self._close(delivery.session, what)
             case Deliver(request):
                 self._post(DeliveryEnded(request, 0, Fault(FaultKind.IO, what)))
+            case _ if isinstance(effect, DiskEffect):
+                assert self._ssd is not None, what
+                self._ssd.fail(effect, Fault(FaultKind.IO, what))
             case _:
                 self._close(effect.session, what)
 

@@ -11,19 +11,26 @@ import resource
 import traceback
 from collections import deque
 from collections.abc import Callable, Coroutine
+from functools import partial
 from types import TracebackType
 from typing import Self
 
 import uvloop
 
 from kvd.arena.slabs import MemfdArena
-from kvd.clock import NS_PER_S, MonotonicClock
+from kvd.clock import NS_PER_S, MonotonicClock, days_since_1970
+from kvd.core.disk_events import DayBegan
 from kvd.core.events import DrainStarted, Event, SessionEnded, SessionOpened, Started, Ticked
+from kvd.core.save import is_saved
 from kvd.core.state import CoreConfig, new_state
 from kvd.core.step import step
+from kvd.daemon.crossing import Crossing
 from kvd.daemon.hands import Hands
+from kvd.daemon.health import Health
 from kvd.daemon.inbox import Admitted, Link
-from kvd.errors import ErrorKind, Fault, KvdError
+from kvd.daemon.recovery import FoundTier
+from kvd.daemon.ssd import SsdHand
+from kvd.errors import ErrorKind, KvdError
 from kvd.limits import Limits
 
 EXIT_BUG = 70  # EX_SOFTWARE: the service manager starts it again.
@@ -73,21 +80,34 @@ class Daemon:
         limits: Limits,
         loop: asyncio.AbstractEventLoop,
         on_bug: Callable[[BaseException], None] = exit_on_bug,
+        found: FoundTier | None = None,
     ) -> None:
+        """Take over the data directories that were `found`; raise KvdError for their catalog."""
         self.limits = limits
         # Random, so that it differs from that of any daemon before, clocks notwithstanding.
         self.epoch = int.from_bytes(os.urandom(8), "little") >> 1 | 1
         self._loop, self._clock = loop, MonotonicClock()
-        self._state = new_state(CoreConfig(dram_bytes, limits), self.epoch)
+        config = CoreConfig(dram_bytes, limits, found.config if found else None)
+        self._state = new_state(config, self.epoch)
         descriptors, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
         # Two for each slab: a quarter of all, as those who connect need the rest.
-        self._arena = MemfdArena(self._report_slab, slabs_max=descriptors // 8)
-        self._hands = Hands(self._arena, self._clock, self.limits, self.post)
+        self._crossing = Crossing(loop)
+        self._arena = MemfdArena(
+            lambda *report: self._crossing.call(self._hands.slab_reported, *report),
+            slabs_max=descriptors // 8,
+        )
+        self._ssd = self._health = None
+        if found is not None:
+            tell = partial(self._crossing.call, self.post)
+            self._ssd = SsdHand(found, self._arena, self._clock, tell)
+            self._health = Health([each.path for each in found.directories], found.catalog)
+        self._hands = Hands(self._arena, self._clock, self.limits, self.post, self._ssd)
         self._border = _BugBorder(on_bug)
         self._queue: deque[Event] = deque()
         self._stepping = False
         self._request = self._session = 0
         self._ticker: asyncio.TimerHandle | None = None
+        self._day = 0
 
     # ---- inbox ----
 
@@ -125,6 +145,11 @@ class Daemon:
 
     # ---- life ----
 
+    def recover(self, found: FoundTier) -> None:
+        """Tell the core what the ssd tier holds, before anything else."""
+        self._tell_day()
+        self.post(found.give_recovered())
+
     def start(self) -> None:
         self.post(Started())
         self._tick()
@@ -134,24 +159,36 @@ class Daemon:
         self.post(DrainStarted())
         deadline_ns = self.now_ns() + self.limits.drain_ns
         look_s = self.limits.tick_ns / NS_PER_S / IDLE_LOOKS_PER_TICK
-        while not (self._hands.is_idle() or hurry.is_set() or self.now_ns() >= deadline_ns):
+        while not (self._is_settled() or hurry.is_set() or self.now_ns() >= deadline_ns):
             await _wait(hurry, look_s)
         self._hands.close_all(KvdError(ErrorKind.UNAVAILABLE, "the daemon has stopped"))
 
     def close(self) -> None:
+        self._crossing.close()
         if self._ticker is not None:
             self._ticker.cancel()
+        if self._ssd is not None:
+            self._ssd.close()
         self._arena.close()
 
+    def _is_settled(self) -> bool:
+        """Return whether nobody waits for anything, and all that was sealed is on disk."""
+        return self._hands.is_idle() and is_saved(self._state)
+
     def _tick(self) -> None:
+        if self._ssd is not None:
+            self._tell_day()
         self.post(Ticked())
+        if self._health is not None:
+            self._health.look(self._state.ssd)
         self._hands.keep_pages(self._state.sessions)
         self._ticker = self._loop.call_later(self.limits.tick_ns / NS_PER_S, self._tick)
 
-    def _report_slab(self, slab: int, fault: Fault | None) -> None:
-        """Called from any thread; a slab that comes after the loop's end is nobody's."""
-        if not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(self._hands.slab_reported, slab, fault)
+    def _tell_day(self) -> None:
+        day = days_since_1970()
+        if day != self._day:
+            self._day = day
+            self.post(DayBegan(day))
 
 
 async def _wait(event: asyncio.Event, seconds: float) -> None:

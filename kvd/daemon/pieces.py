@@ -13,7 +13,7 @@ from kvd.core.effects import Deliver
 from kvd.daemon.inbox import Place
 from kvd.format.strip import LENGTH_MASK, parse_table, table_bytes
 from kvd.limits import KIB
-from kvd.types import CLASS_COUNT, PlaneClass
+from kvd.types import PlaneClass
 
 PIECE_BYTES_MIN = 32 * KIB  # Below it the cost for each piece outweighs the cost of its bytes.
 
@@ -99,16 +99,18 @@ def _band_layers(strips_bytes: int, count: int, layers: int) -> int:
     return max(1, min(layers, -(-PIECE_BYTES_MIN // layer_bytes)))
 
 
-def ordered_pieces(deliver: Deliver, view_slab: ViewSlab, piece_max: int) -> Iterator[Piece]:
-    """Yield every piece of a delivery, at most `piece_max` bytes each; raise BrokenStrip."""
-    for plane_class in range(CLASS_COUNT):
-        if not deliver.counts[plane_class]:
-            return
-        lanes = [
-            _LaneStrips(deliver, lane, plane_class, view_slab, piece_max)
-            for lane in range(len(deliver.lanes))
-        ]
-        bands = range(max(lane.band_count for lane in lanes))
-        for band, lane in itertools.product(bands, lanes):
-            if band < lane.band_count:
-                yield from lane.pieces(band)
+def class_pieces(
+    deliver: Deliver, plane_class: PlaneClass, view_slab: ViewSlab, piece_max: int
+) -> Iterator[Piece]:
+    """Yield a delivery's pieces of one class, of `piece_max` bytes at most; raise BrokenStrip.
+
+    No strip is looked at before its piece is asked for.
+    """
+    lanes = [
+        _LaneStrips(deliver, lane, plane_class, view_slab, piece_max)
+        for lane in range(len(deliver.lanes))
+    ]
+    bands = range(max(lane.band_count for lane in lanes))
+    for band, lane in itertools.product(bands, lanes):
+        if band < lane.band_count:
+            yield from lane.pieces(band)

@@ -1,18 +1,20 @@
-"""Pieces in their order for odd shapes, and deliveries that end exactly once."""
+"""Pieces in their order for odd shapes; deliveries wait for what is not there, and end once."""
 
 import asyncio
-from itertools import groupby
+from dataclasses import replace
+from itertools import chain, groupby
 
 import numpy as np
 import pytest
 
-from kvd.core.effects import Deliver, LaneColumns
+from kvd.core.effects import WHOLE, Deliver, LaneColumns
 from kvd.core.events import DeliveryEnded, DeliveryMoved
 from kvd.daemon.delivery import Delivery
-from kvd.daemon.pieces import PIECE_BYTES_MIN, BrokenStrip, ordered_pieces
+from kvd.daemon.pieces import PIECE_BYTES_MIN, BrokenStrip, class_pieces
 from kvd.errors import FaultKind
 from kvd.format.strip import pack_table, padded, table_bytes
 from kvd.limits import KIB, MIB, Limits
+from kvd.types import PlaneClass
 
 PIECE_MAX = 1 * MIB
 
@@ -67,8 +69,12 @@ class Slabs:
         assert slab == 1
         return self.data.data
 
+    def by_class(self, deliver, piece_max=PIECE_MAX):
+        classes = [each for each in PlaneClass if deliver.counts[each]]
+        return [class_pieces(deliver, each, self.view, piece_max) for each in classes]
+
     def pieces(self, deliver, piece_max=PIECE_MAX):
-        got = list(ordered_pieces(deliver, self.view, piece_max))
+        got = list(chain(*self.by_class(deliver, piece_max)))
         for place, data in got:
             whole = self.lanes[place.lane][place.plane_class][place.chunk]
             assert bytes(data) == whole[place.offset : place.offset + len(data)].tobytes()
@@ -134,7 +140,7 @@ def test_a_table_that_cannot_be_one_is_refused_when_it_is_reached():
     slabs = Slabs([same([8], 1, (2, 0, 0))])
     at = int(slabs.columns[0].offsets[0][1])
     slabs.data[at : at + 4] = 255
-    pieces = ordered_pieces(slabs.deliver([1], [1]), slabs.view, PIECE_MAX)
+    [pieces] = slabs.by_class(slabs.deliver([1], [1]))
     assert next(pieces)[0].chunk == 0
     with pytest.raises(BrokenStrip, match="anchor strip of chunk 1"):
         next(pieces)
@@ -164,8 +170,7 @@ class ByHand:
 
 def begin(slabs, deliver):
     hand, events = ByHand(), []
-    pieces = ordered_pieces(deliver, slabs.view, PIECE_MAX)
-    delivery = Delivery(deliver, pieces, events.append, hand, Limits())
+    delivery = Delivery(deliver, slabs.by_class(deliver), events.append, hand, Limits())
     delivery.start(hand)
     return hand, events, delivery
 
@@ -238,3 +243,92 @@ def test_a_broken_strip_ends_it_as_a_checksum_fault(slabs):
     [ended] = events
     assert ended.fault.kind == FaultKind.CHECKSUM and ended.delivered_bytes == 0
     assert hand.sent == []
+
+
+# ---- what is still being read from disk ----
+
+
+@pytest.fixture
+def three_classes():
+    return Slabs([same([32 * KIB] * 4, 1, (2, 2, 1))])
+
+
+def waiting(slabs, ready, rate_bits=0):
+    """Begin a delivery of which not all is there; what is not, has no table yet."""
+    whole = slabs.data.copy()
+    for plane_class in range(3):
+        if ready[plane_class] != WHOLE:
+            for at, size in zip(
+                slabs.columns[0].offsets[plane_class], slabs.columns[0].sizes[plane_class],
+                strict=True,
+            ):  # fmt: skip
+                slabs.data[int(at) : int(at) + int(size)] = 255
+    deliver = replace(slabs.deliver([4], [1], rate_bits=rate_bits), ready=ready)
+    hand, events, delivery = begin(slabs, deliver)
+    hand.room = 1000
+    delivery.pump()
+    slabs.data[:] = whole
+    return hand, events, delivery
+
+
+def classes_of(hand):
+    return [place.plane_class for place, _ in hand.sent]
+
+
+def test_nothing_of_a_class_is_touched_before_all_of_it_is_there(three_classes):
+    hand, events, delivery = waiting(three_classes, (3, 1, 0))
+    assert hand.sent == [] and events == []
+    delivery.more((WHOLE, 254, 0))
+    assert classes_of(hand) == [0] * 8 and events == []
+    delivery.more((WHOLE, WHOLE, 0))
+    delivery.more((WHOLE, WHOLE, 0))
+    assert classes_of(hand) == [0] * 8 + [1] * 8 and events == []
+    delivery.more((WHOLE, WHOLE, WHOLE))
+    assert classes_of(hand) == [0] * 8 + [1] * 8 + [2] * 4
+    assert events == [DeliveryEnded(1, sum(size for _, size in hand.sent), None)]
+
+
+def test_classes_that_nobody_asked_for_are_not_waited_for():
+    slabs = Slabs([same([32 * KIB] * 4, 1, (1, 0, 0))])
+    hand, events, delivery = waiting(slabs, (0, 0, 0))
+    delivery.more((WHOLE, 0, 0))
+    assert len(hand.sent) == 4 and [type(event) for event in events] == [DeliveryEnded]
+
+
+def test_more_that_comes_while_there_is_no_room_is_sent_later(three_classes):
+    hand, events, delivery = waiting(three_classes, (WHOLE, 0, 0))
+    hand.room = 0
+    delivery.more((WHOLE, WHOLE, WHOLE))
+    assert classes_of(hand) == [0] * 8 and events == []
+    hand.room = 1000
+    delivery.pump()
+    assert len(hand.sent) == 20 and len(events) == 1
+
+
+def test_a_delivery_that_waits_can_be_stopped_and_hears_no_more(three_classes):
+    hand, events, delivery = waiting(three_classes, (WHOLE, 0, 0))
+    delivery.stop()
+    three_classes.data[:] = 255
+    delivery.more((WHOLE, WHOLE, WHOLE))
+    delivery.pump()
+    [ended] = events
+    assert ended.fault.kind == FaultKind.CANCELLED and len(hand.sent) == 8
+
+
+def test_time_without_anything_to_send_is_not_made_up_for():
+    async def main():
+        slabs = Slabs([same([32 * KIB] * 4, 1, (1, 1, 0))])
+        hand, events, delivery = waiting(slabs, (WHOLE, 0, 0), rate_bits=1 << 30)
+        async with asyncio.timeout(30):
+            hand.now = 10**9
+            while len(hand.sent) < 4:
+                await asyncio.sleep(0)
+            delivery.more((WHOLE, WHOLE, 0))
+            delivery.pump()
+            assert len(hand.sent) == 4
+            hand.now = 2 * 10**9
+            while not isinstance(events[-1], DeliveryEnded):
+                await asyncio.sleep(0)
+        assert len(hand.sent) == 8
+
+    asyncio.run(main())

@@ -1,0 +1,30 @@
+"""Says in the log what the ssd tier cannot do, and that it can again: each once."""
+
+import logging
+from collections.abc import Sequence
+from pathlib import Path
+
+from kvd.core.ssd import Ssd
+from kvd.errors import Fault
+
+_log = logging.getLogger("kvd.ssd")
+
+
+class Health:
+    def __init__(self, directories: Sequence[Path], catalog: Path) -> None:
+        self._what = [*(f"data directory {path}" for path in directories), f"catalog {catalog}"]
+        self._ill = [False] * len(self._what)
+
+    def look(self, ssd: Ssd) -> None:
+        """Compare what the core knows with what was said."""
+        faults = [*(directory.fault for directory in ssd.directories), ssd.catalog_fault]
+        for place, fault in enumerate(faults):
+            if (fault is not None) != self._ill[place]:
+                self._ill[place] = fault is not None
+                self._say(self._what[place], fault)
+
+    def _say(self, what: str, fault: Fault | None) -> None:
+        if fault is None:
+            _log.info("%s works again", what)
+        else:
+            _log.warning("%s is degraded, nothing is written to it: %s", what, fault.message)
