@@ -7,7 +7,7 @@ catalog has forgotten all of them, durably (I7).
 import numpy as np
 
 from kvd.core.disk_effects import Commit
-from kvd.core.drops import forget_on_disk
+from kvd.core.drops import condemn
 from kvd.core.effects import Answer, Cleared, Effect
 from kvd.core.events import ClearWanted
 from kvd.core.keyspaces import open_session
@@ -26,6 +26,13 @@ def on_clear(state: State, event: ClearWanted) -> None:
     found = session.keyspaces.get(event.keyspace)
     if found is None:
         raise KvdError(ErrorKind.INVALID, f"keyspace {event.keyspace} was not registered")
+    limit = state.config.limits.requests_per_session_max
+    if len(session.requests) >= limit:
+        raise KvdError(
+            ErrorKind.OVERLOADED,
+            f"session has {limit} unanswered requests, the limit requests_per_session_max",
+            retry_after_ms=100,
+        )
     if state.ssd is not None and state.ssd.fault is not None:
         message = f"clear cannot be made durable: {state.ssd.fault.message}"
         raise KvdError(ErrorKind.UNAVAILABLE, message)
@@ -80,7 +87,7 @@ def _drop_some(state: State, clear: Clear) -> list[Effect]:
             continue  # It went before, or was replaced: that is a put after the clear.
         slabs.update(index.slab[row][index.slab[row] != 0].tolist())
         if is_held(state, row, PlaneClass.ANCHOR) or index.children[row].any():
-            forget_on_disk(state, row)
+            condemn(state, row)
             clear.held += 1
         else:
             drop_all(state, [row], PlaneClass.ANCHOR)

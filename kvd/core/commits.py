@@ -18,6 +18,7 @@ from kvd.core.transitions import SegmentLife
 from kvd.errors import FaultKind
 from kvd.types import CLASS_COUNT, SegmentState
 
+GENERATIONS = 1 << 20  # Told at once, so that a put seldom waits for it.
 _ALL = (1 << CLASS_COUNT) - 1
 _STATES = {SegmentLife.OPEN: SegmentState.OPEN, SegmentLife.FREE: SegmentState.FREE}
 
@@ -31,7 +32,8 @@ def commit_due(state: State) -> list[Effect]:
         return _commit_drops(state)
     freed = [s.id for s in ssd.segments.values() if _is_cleared(s)]
     journal = ssd.journal
-    if not (freed or journal.written or journal.changed or journal.dropped or journal.removed):
+    told = freed or journal.written or journal.changed or journal.dropped or journal.removed
+    if not (told or _needs_generations(state)):
         return []
     rows = _committable(state)
     rows += [
@@ -40,6 +42,10 @@ def commit_due(state: State) -> list[Effect]:
     ]  # fmt: skip
     ssd.journal = Journal()
     return [_send(state, journal, np.array(rows, np.int64), freed)]
+
+
+def _needs_generations(state: State) -> bool:
+    return state.generation + GENERATIONS // 2 >= find_ssd(state).generation_limit
 
 
 def _is_cleared(segment: Segment) -> bool:
@@ -117,7 +123,12 @@ def _send(state: State, journal: Journal, rows: np.ndarray, freed: list[int]) ->
     segments = np.where(new, index.new_segment[rows], index.segment[rows])
     pages = np.where(new, index.new_page[rows], index.page[rows])
     journal.segments.update(dict.fromkeys(freed))
-    batch = CommitBatch(ssd.next_batch(), journal, rows, segments, pages, freed)
+    generation = ssd.generation_limit
+    if _needs_generations(state):
+        generation = state.generation + GENERATIONS
+    batch = CommitBatch(
+        ssd.next_batch(), journal, rows, segments, pages, freed, index.generation[rows], generation
+    )
     ssd.commit = batch
     index.cataloged[rows] = True
     trees = [index.trees[tree_id] for tree_id in np.unique(index.tree_id[rows]).tolist()]
@@ -132,7 +143,7 @@ def _send(state: State, journal: Journal, rows: np.ndarray, freed: list[int]) ->
         tuple(_record(ssd.segments[s], freed) for s in journal.segments if s in ssd.segments),
         tuple(journal.removed),
         tuple(keyspaces.values()),  # type: ignore[arg-type]
-        state.generation + 1,
+        generation,
         ssd.written,
     )
 
@@ -167,12 +178,15 @@ def on_committed(state: State, event: Committed) -> list[Effect]:
     if ssd.catalog_fault is not None:
         ssd.catalog_fault, ssd.refill = None, True
     ssd.map_full = False
+    ssd.generation_limit = batch.generation_limit
     for tree_id in batch.journal.trees:
         ssd.keyspaces_known.add(state.index.trees[tree_id].digest)
     for at, row in enumerate(batch.rows.tolist()):
         if row in batch.journal.written:
             _settle_row(state, row, batch.segments[at], batch.pages[at])
-        _release(ssd, ssd.held.pop(row, ()))
+        if state.index.generation[row] == batch.generations[at]:
+            # Else it was replaced meanwhile, and the catalog heard of the places that are held.
+            _release(ssd, ssd.held.pop(row, ()))
     _release(ssd, batch.journal.released)
     _note_rows(state, batch)
     for segment_id in batch.freed:

@@ -57,7 +57,8 @@ def _progress_of(state: State, wish: Pending) -> list[Effect]:
         wish.ready = ready
         if not wish.mapped:
             return [DeliverMore(wish.request, ready)]
-        effects.append(TellReady(wish.request, wish.session, ready))
+        if not wish.cut:  # It would be heard as said of chunks that are not to come.
+            effects.append(TellReady(wish.request, wish.session, ready))
     if ready != WHOLES:
         return effects
     done = FetchDone(0)

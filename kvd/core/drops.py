@@ -91,10 +91,10 @@ def hold_segments(state: State, row: int) -> None:
     ssd.journal.changed.pop(row, None)
 
 
-def forget_on_disk(state: State, row: int) -> None:
-    """Have the catalog forget a row that is held, and so stays in the index, condemned."""
+def condemn(state: State, row: int) -> None:
+    """Offer a chunk to nobody, not even after a restart; it stays until it goes or is replaced."""
     index, ssd = state.index, state.ssd
-    assert index.condemned[row]
+    index.condemned[row] = True
     if ssd is not None and index.cataloged[row]:
         digest = index.chain[row]
         assert digest is not None

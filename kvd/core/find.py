@@ -155,7 +155,7 @@ def on_fetch(state: State, event: FetchWanted) -> list[Effect]:
         return [
             *planned.effects,
             *(end(state, over) if over else []),
-            Tell(event.request, event.session, _nothing(reason or planned.reason)),
+            Tell(event.request, event.session, _nothing(planned.reason or reason)),
             Answer(event.request, event.session, FetchDone(0)),
         ]
     counts = planned.counts

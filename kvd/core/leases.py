@@ -8,6 +8,7 @@ import heapq
 
 import numpy as np
 
+from kvd.core.drops import condemn
 from kvd.core.effects import Answer, Effect, LeaseLost, Released, Renewed, Revoke
 from kvd.core.events import ReleaseWanted, RenewWanted
 from kvd.core.slabs import settle
@@ -180,7 +181,7 @@ def _condemn(state: State, lease: Lease, corrupt: np.ndarray) -> None:
             chains[lane] = rows
         # A generation made after the lease was granted is not what its reader read.
         if chunk < len(rows) and state.index.generation[rows[chunk]] <= lease.generation:
-            state.index.condemned[rows[chunk]] = True
+            condemn(state, rows[chunk])
 
 
 def on_tick(state: State) -> list[Effect]:

@@ -11,7 +11,7 @@ import numpy as np
 from kvd.core.columns import strip_columns
 from kvd.core.disk_effects import ReadStrips
 from kvd.core.disk_events import ReadReleased, StripsRead
-from kvd.core.drops import extent_of
+from kvd.core.drops import condemn, extent_of
 from kvd.core.effects import Effect, Shortfall
 from kvd.core.evict import give_back_strips, place_strips
 from kvd.core.segments import degrade, find_ssd
@@ -108,6 +108,7 @@ def _place(state: State, tenant: str, strips: np.ndarray) -> tuple[_Placed, list
         count = int(np.searchsorted(at, chunks * strips.shape[1]))
         give_back_strips(state, placement, sizes, count)
     placed = missing[:count]
+    ssd.reading_bytes += int(sizes[:count].sum(dtype=np.int64))
     index.slab.reshape(-1)[placed] = placement.slabs[:count]
     index.offset.reshape(-1)[placed] = placement.offsets[:count]
     index.missing.reshape(-1)[placed] = (_ONE << _piece_counts(sizes[:count])) - _ONE
@@ -145,7 +146,6 @@ def _read(state: State, strips: np.ndarray) -> list[Effect]:
         ssd.next_batch(), items, _ONE << piece.astype(np.uint64), lengths, segments, len(items)
     )
     ssd.reads[batch.id] = batch
-    ssd.reading_bytes += int(lengths.sum())
     where = segments, index.page.reshape(-1)[items]
     columns = strip_columns(state, items, where, begins.astype(np.uint32), lengths)
     deadline_ns = state.now_ns + state.config.limits.read_ns
@@ -182,7 +182,8 @@ def _on_fault(state: State, event: StripsRead, batch: ReadBatch, kind: int) -> l
     items = event.items[event.kinds == kind]
     ssd.counts[f"pieces not read: {FaultKind(kind).name}"] += len(items)
     if kind in _WRONG_FOR_GOOD:
-        state.index.condemned[batch.strips[items] // CLASS_COUNT] = True
+        for row in np.unique(batch.strips[items] // CLASS_COUNT).tolist():
+            condemn(state, row)
         return []
     if kind == FaultKind.CANCELLED:
         return []

@@ -78,6 +78,17 @@ def _check_durable(state: State) -> None:
         raise KvdError(ErrorKind.UNAVAILABLE, message)
 
 
+def _has_generation(state: State) -> bool:
+    """Return whether a fresh generation cannot come again after a restart (I2).
+
+    What is given out while the catalog fails cannot become durable before it was told of it.
+    """
+    ssd = state.ssd
+    return (
+        ssd is None or ssd.catalog_fault is not None or state.generation + 1 < ssd.generation_limit
+    )
+
+
 def _waits_for_disk(state: State, event: ReserveWanted, tree: Tree, states: np.ndarray) -> bool:
     """Return whether chunks that are had are not durable yet, while they shall be."""
     if not event.durable:
@@ -113,6 +124,8 @@ def on_reserve(state: State, event: ReserveWanted) -> list[Effect]:
         # Held from here on, so that making room cannot take what was just answered as had.
         state.index.pins[held] += 1
     wanted = np.flatnonzero(states != ReserveState.HAVE)
+    if len(wanted) and not _has_generation(state):
+        states[wanted], wanted = ReserveState.NOT_ADMITTED, wanted[:0]
     sizes = event.sizes[wanted].ravel()
     placement = place_strips(state, session, sizes)
     placed = placement.count // CLASS_COUNT
@@ -122,6 +135,8 @@ def on_reserve(state: State, event: ReserveWanted) -> list[Effect]:
     if placed < len(wanted):
         states[wanted[placed] :] = ReserveState.NOT_ADMITTED
     effects, reason = placement.effects, placement.reason
+    if (states == ReserveState.NOT_ADMITTED).any():
+        reason = reason or NotAdmitted.GROWING
     if not placed and not _waits_for_disk(state, event, tree, states):
         if held != NO_ROW:
             state.index.pins[held] -= 1

@@ -8,6 +8,7 @@ import numpy as np
 from kvd.core.columns import strip_columns
 from kvd.core.disk_effects import WriteStrips
 from kvd.core.disk_events import StripsWritten
+from kvd.core.drops import condemn
 from kvd.core.effects import Effect
 from kvd.core.index import NO_ROW, Saving
 from kvd.core.segments import (
@@ -225,7 +226,7 @@ def _finish(state: State, batch: WriteBatch) -> None:
         displace(state, row)
         if batch.condemned[at]:
             ssd.counts["chunks refused by their root"] += 1
-            index.condemned[row] = True
+            condemn(state, row)
         else:
             again.append(row)
     enqueue(state, again, first=True)

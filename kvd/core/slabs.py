@@ -127,9 +127,11 @@ def take_run(
         slab.owner, slab.tenant, slab.recall_refused = session.id, session.tenant, False
         slab.kept_for = 0
         session.slabs_owned.append(slab.id)
-        session.slabs_known.add(slab.id)
         extent = _filling(state, slab, offset, int(ends[count - 1]))
-        return extent, count, [] if is_own(session.id) else [GiveSlab(session.id, slab.id, True)]
+        if is_own(session.id):
+            return extent, count, []
+        session.slabs_known.add(slab.id)
+        return extent, count, [GiveSlab(session.id, slab.id, True)]
     return None, 0, []
 
 

@@ -123,6 +123,8 @@ class CommitBatch:
     segments: np.ndarray  # u32[n, 3]: where the strips of `rows` lie once it is durable.
     pages: np.ndarray
     freed: list[int]
+    generations: np.ndarray
+    generation_limit: int
 
 
 @dataclass(slots=True)
@@ -166,6 +168,7 @@ class Ssd:
     journal: Journal = field(default_factory=Journal)
     commit: CommitBatch | None = None
     catalog_fault: Fault | None = None
+    generation_limit: int = 0  # The catalog, durably, counts all below it as given out.
     map_full: bool = False  # Until drops have made room in the catalog.
     commit_at_ns: int = 0  # After a failed commit: not before then.
     waits: dict[int, Wait] = field(default_factory=dict)

@@ -27,13 +27,14 @@ def answer_sealed(
     state: State, event: SealWanted, states: np.ndarray, waited: list[tuple[int, int]]
 ) -> list[Effect]:
     """Answer a Seal at once, or have it wait until its chunks are durable."""
-    if not waited:
+    requests = state.sessions[event.session].requests
+    if not waited or len(requests) >= state.config.limits.requests_per_session_max:
         return [Answer(event.request, event.session, Sealed(states))]
     ssd = find_ssd(state)
     limit_ns = state.now_ns + state.config.limits.deadline_ns_max
     deadline_ns = min(event.deadline_ns or limit_ns, limit_ns)
     ssd.waits[event.request] = Wait(event.request, event.session, states, waited, deadline_ns)
-    state.sessions[event.session].requests.add(event.request)
+    requests.add(event.request)
     return settle(state)
 
 

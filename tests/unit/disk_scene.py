@@ -18,6 +18,13 @@ DISK_EFFECTS = (
 )  # fmt: skip
 LIMITS = Limits(slab_bytes=16 * PAGE_BYTES, write_batch_bytes=8 * PAGE_BYTES)
 
+_NONE, _NONES = np.zeros(0, np.uint64), np.zeros((0, 3), np.uint32)
+_ROWS = asked.RowColumns(
+    asked.RowKeys((), np.zeros(0, np.uint32), []), [], _NONE, _NONE, np.zeros(0),
+    _NONES.astype(np.uint64), _NONES.astype(np.uint8), _NONES, _NONES, _NONES, _NONES,
+)  # fmt: skip
+EMPTY = told.Recovered(0, (0, 0), {}, _ROWS, ())
+
 
 def fault_of(kind: FaultKind) -> Fault:
     return Fault(kind, f"injected {kind.name}")
@@ -32,6 +39,7 @@ class DiskScene(Scene):
         segments: int = 8,
         segment_pages: int = 9,
         ssd: SsdConfig | None = None,
+        event: told.Recovered | None = None,
     ) -> None:
         self.ssd_config = ssd or SsdConfig(1, segment_pages * PAGE_BYTES, segments)
         self.asked: list[asked.DiskEffect] = []
@@ -39,8 +47,10 @@ class DiskScene(Scene):
         super().__init__(slabs, limits=LIMITS)
         config = CoreConfig(slabs * LIMITS.slab_bytes, LIMITS, self.ssd_config)
         self.state = new_state(config, epoch=1)
+        self.tell(event or EMPTY)
         self.tell(told.DayBegan(1))
         self.tell(Started())
+        self.settle()
 
     def tell(self, event: object) -> list:
         effects = super().tell(event)
