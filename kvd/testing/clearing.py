@@ -42,7 +42,7 @@ class Clear:
             self.world.saw("a clear too late")
             return
         assert isinstance(outcome, Cleared)
-        right = 0 <= outcome.held <= outcome.chunks <= self._chunks
+        right = 0 <= outcome.chunks + outcome.held <= self._chunks
         require(right, f"{outcome} of {self._chunks} chunks")
         self.world.saw("a clear" if self.world.tier else "a clear without a tier")
         if outcome.held:

@@ -234,12 +234,16 @@ class Ledger(Judge):
     def check_recovered(self, state: State) -> None:
         """Require of a core that has just begun that it finds what the catalog holds."""
         catalog, index = self.media.catalog, state.index
-        least = self._by_prefix()
+        least = self._by_prefix(catalog.rows)
         for key, count in self.durable.items():
             short = least.get(key, 0) < count
             require(
                 not short or self._is_excused(key), f"I7: {_name(key)} was durable, and is lost"
             )
+        if self._commit is not None:
+            dropped = keys_of(self._commit.dropped)
+            rows = {key: row for key, row in catalog.rows.items() if key not in dropped}
+            least = self._by_prefix(rows | rows_of(self._commit.rows))
         for key, count in least.items():
             tree = state.index.trees_by_key.get((key.keyspace, key.lane))
             row = None if tree is None else tree.rows.get(key.chain)
@@ -248,9 +252,9 @@ class Ledger(Judge):
             right = right and bool(index.present[row, :count].all())
             require(right, f"I7: {_name(key)} is durable, and found with less")
 
-    def _by_prefix(self) -> dict[RowKey, int]:
+    def _by_prefix(self, rows: dict[RowKey, Row]) -> dict[RowKey, int]:
         """Return how many classes of each chunk can be found: as many as of all before it."""
-        rows, known = self.media.catalog.rows, {}
+        known: dict[RowKey, int] = {}
 
         def count(key: RowKey) -> int:
             if key not in known:

@@ -55,9 +55,10 @@ def restart(world: "World") -> None:
         _crash(world)
     for client in world.clients.values():
         client.vanish()
-    world.memory.restart()
+    world.memory.restart(world.media.catalog.generation)
+    for fill in world.memory.fills:
+        fill.reported = False  # Its drop may not have become durable.
     world.starts += 1
-    world.oldest_generation = max((f.generation for f in world.memory.fills), default=0)
     smaller = draw_smaller(world.rng, world.ssd)
     if smaller != world.ssd:
         world.saw("a restart with fewer segments")

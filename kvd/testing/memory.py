@@ -64,9 +64,11 @@ class Memory:
         self.tenants: dict[int, set[str]] = {}  # Who was given which slab.
         self.unreadable: set[tuple[int, int]] = set()  # Fill and class of which a read failed.
 
-    def restart(self) -> None:
-        """Lose all slabs; who wrote what is still known."""
+    def restart(self, generation: int) -> None:
+        """Lose all slabs; who wrote what is still known, below a generation."""
         self.slabs, self.tenants = {}, {}
+        known = self._by_place.items()
+        self._by_place = {place: fill for place, fill in known if place[0] < generation}
 
     def create(self, slab: int, size: int) -> None:
         assert slab not in self.slabs, "slab numbers are not used again"

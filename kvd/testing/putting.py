@@ -4,6 +4,7 @@ The process writes on for as long as it lives and has not said that it stopped, 
 its session: a zombie's writes must do no harm.
 """
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -32,6 +33,16 @@ Prefix = tuple[int, bytes, tuple[Lane, ...]]  # Keyspace, chain, lanes.
 FATES = {"seal": 60, "skip": 6, "abort": 8, "early end": 6, "stall": 14, "leave open": 6}
 DEADLINES_MS = (20, 200, 1500, 8000)  # Of a Seal that shall be durable.
 REWRITES = 20  # By a zombie, of places it was once given.
+
+
+@dataclass(frozen=True, slots=True)
+class _Seal:
+    """What was asked to be made visible; `orphans` may be refused."""
+
+    first: int
+    sizes: np.ndarray
+    orphans: set[int]
+    asked_ns: int
 
 
 class Put:
@@ -97,8 +108,9 @@ class Put:
             if state not in (ReserveState.RESERVED, ReserveState.REPLACE):
                 continue
             owner = (self.client.tenant, self.client.digests[self.keyspace], self.lane)
-            fresh = outcome.generation > world.oldest_generation
+            fresh = outcome.generation > world.generations_given
             require(fresh, f"I2: generation {outcome.generation} was given before a restart")
+            world.note_generation(outcome.generation)
             fill = world.memory.begin_fill(owner, self.digest(chunk), outcome.generation)
             cut = rng.randint(0, world.conditions.unit_pages) if rng.random() < 0.4 else 0
             sizes = np.maximum(self._reserved[chunk] - cut * PAGE_BYTES, PAGE_BYTES)
@@ -211,6 +223,7 @@ class Put:
         if self._durable:
             deadline_ns = self.world.now_ns + self.world.rng.choice(DEADLINES_MS) * NS_PER_MS
         orphans = {chunk for chunk in range(first, end) if self._may_be_orphan(chunk)}
+        seal = _Seal(first, sizes, orphans, self.world.now_ns)
         asked = self.client.ask(
             lambda request: SealWanted(
                 request,
@@ -224,7 +237,7 @@ class Put:
                 deadline_ns,
             ),  # fmt: skip
             _ignore,
-            note=lambda outcome: self._note_sealed(outcome, first, sizes, orphans),
+            note=lambda outcome: self._note_sealed(outcome, seal),
         )
         if asked in self.world.wishes.open:
             self._note_visible(first, end)
@@ -267,13 +280,12 @@ class Put:
         self.world.saw("refused: lost reservation")
         self.finished = True
 
-    def _note_sealed(
-        self, outcome: Outcome, first: int, sizes: np.ndarray, orphans: set[int]
-    ) -> None:
+    def _note_sealed(self, outcome: Outcome, seal: _Seal) -> None:
+        first, sizes = seal.first, seal.sizes
         if not isinstance(outcome, Sealed):
             self._note_lost(outcome)
             return
-        self._progress_ns = max(self._progress_ns, self.world.now_ns)
+        self._progress_ns = max(self._progress_ns, seal.asked_ns)
         if outcome.durable:
             require(self._durable, "I7: a seal is answered durable, and nobody asked")
             self._acknowledge(first + len(outcome.states))
@@ -290,7 +302,7 @@ class Put:
                 if (sizes[chunk - first] < self._reserved[chunk]).any():
                     self.world.saw("a tail returned")
             elif state == SealState.ORPHANED:
-                require(not self._in_order or chunk in orphans, f"chunk {chunk}: a hole")
+                require(not self._in_order or chunk in seal.orphans, f"chunk {chunk}: a hole")
                 self._in_order = False
 
     def _acknowledge(self, end: int) -> None:

@@ -68,7 +68,7 @@ class World:
         self.clears: Counter = Counter()  # By keyspace digest, as they were asked for.
         self.seen: Counter = Counter()
         self.now_ns = self.request = self.steps = self.starts = self.day = 0
-        self.oldest_generation = 0  # What is given out now comes after it.
+        self.generation = 0  # The newest that was given out while the catalog was well.
         self.stopped = False
         self._sequence = 0
         self._log = hashlib.blake2b(digest_size=16)
@@ -86,6 +86,8 @@ class World:
         self.revokes: dict[int, int] = {}
         self._heap: list[tuple[int, int, Callable[[], object]]] = []
         self._watch = Watch(self)
+        # What is given out from now on must come after these two.
+        self.generations_given = max(self.generation, self.media.catalog.generation - 1)
 
     # ---- time ----
 
@@ -208,6 +210,11 @@ class World:
         client.hear(lambda: wish.on_ready(ready))
 
     # ---- the record ----
+
+    def note_generation(self, generation: int) -> None:
+        """Note what must not be given out again; the catalog cannot hear of it while it fails."""
+        if self.state.ssd is None or self.state.ssd.catalog_fault is None:
+            self.generation = max(self.generation, generation)
 
     def saw(self, situation: str) -> None:
         assert situation in SOMETIMES, situation
