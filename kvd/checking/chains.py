@@ -41,8 +41,8 @@ def settled(kept: np.ndarray, parents: np.ndarray) -> np.ndarray:
     for _ in range(count.bit_length() + 1):
         # Each round looks twice as far back as the one before.
         least = np.minimum(least, least[ancestor])
-        ancestor = ancestor[ancestor]
         if (ancestor >= count).all():
             break
+        ancestor = ancestor[ancestor]
     endless = ancestor[:count] < count
     return np.where(endless, 0, least[:count]).astype(np.uint8)

@@ -125,10 +125,7 @@ def _check_contents(
 
 
 def _read(holdings: Holdings, words: Words, told: Told) -> Verdicts:
-    wanted = ~holdings.lost()
-    verdicts = read_strips(
-        holdings, wanted, words.path_of, lambda done, of: told("strips", done, of)
-    )
+    verdicts = read_strips(holdings, words.path_of, lambda done, of: told("strips", done, of))
     details, cells = verdicts.details, holdings.cells()[holdings.strips.rows]
     for verdict, kind, problem in (
         (Verdict.UNREAD, Kind.STRIP, lambda s: f"cannot be read: {os.strerror(details[s])}"),

@@ -44,7 +44,8 @@ class Strips:
 class Holdings:
     """`lane_of` u32[n] into `lanes` (keyspace digest, lane, cells of a strip) for each row.
 
-    `kept` u8[n]: how many classes of each row were not found wrong so far.
+    `kept` u8[n]: how many classes of each row were not found wrong so far. `readable` bool by
+    strip: it has cells, and a place that can be.
     """
 
     rows: np.ndarray
@@ -52,9 +53,11 @@ class Holdings:
     lane_of: np.ndarray
     strips: Strips
     kept: np.ndarray = field(init=False)
+    readable: np.ndarray = field(init=False)
 
     def __post_init__(self) -> None:
         self.kept = self.present.copy()
+        self.readable = self.cells()[self.strips.rows] != NO_CELLS
 
     @property
     def present(self) -> np.ndarray:
@@ -64,10 +67,6 @@ class Holdings:
     def lose(self, strips: np.ndarray) -> None:
         """Take strips (by number), and the less significant ones of their rows, for lost."""
         np.minimum.at(self.kept, self.strips.rows[strips], self.strips.classes[strips])
-
-    def lost(self) -> np.ndarray:
-        """Return bool by strip: whether it, or one that it needs, was found wrong."""
-        return self.strips.classes >= self.kept[self.strips.rows]
 
     def cells(self) -> np.ndarray:
         """Return i64 by row: how many cells each of its strips has."""

@@ -97,7 +97,7 @@ def _told(path: Path, problem: str, known: list[Superblock]) -> Superblock:
     directories = {head.directory for head in heads}
     if holds_catalog:
         directories |= {block.home for block in known}
-    homes = {block.home for block in known} or (directories if holds_catalog else set())
+    homes = {block.home for block in known} or (set(directories) if holds_catalog else set())
     sizes = {head.segment_bytes for head in heads} | {block.segment_bytes for block in known}
     if len(directories) == len(homes) == len(sizes) == 1:
         return Superblock(directories.pop(), homes.pop(), sizes.pop())

@@ -23,17 +23,15 @@ _GAP_BYTES_MAX = 64 * 1024  # Read along with its neighbours, as that costs less
 Told = Callable[[int, int], None]  # Bytes done, and of how many.
 
 
-def read_strips(
-    holdings: Holdings, wanted: np.ndarray, path_of: Callable[[int], str], told: Told
-) -> Verdicts:
-    """Check the strips that are `wanted` (bool by strip), `path_of` a strip being its file's."""
-    reader = _Reader(holdings, wanted, told)
+def read_strips(holdings: Holdings, path_of: Callable[[int], str], told: Told) -> Verdicts:
+    """Check all strips that are readable; `path_of` a strip is its file's."""
+    wanted = holdings.readable
+    reader = _Reader(holdings, told)
     files = holdings.strips.files
-    starts = np.flatnonzero(np.append(True, files[1:] != files[:-1])) if len(files) else files
-    ends = np.append(starts[1:], len(files))
+    bounds = np.flatnonzero(np.diff(files, prepend=-1, append=-1))  # None where there are none.
     tasks = (
         (path_of(int(begin)), begin + np.flatnonzero(wanted[begin:end]))
-        for begin, end in zip(starts, ends, strict=True)
+        for begin, end in zip(bounds, bounds[1:], strict=False)
         if wanted[begin:end].any()
     )
     with ThreadPoolExecutor(THREADS, "check") as pool:
@@ -47,11 +45,11 @@ def read_strips(
 
 
 class _Reader:
-    def __init__(self, holdings: Holdings, wanted: np.ndarray, told: Told) -> None:
+    def __init__(self, holdings: Holdings, told: Told) -> None:
         strips = holdings.strips
         self._begins = strips.pages * PAGE_BYTES
         self._ends = self._begins + strips.counts * PAGE_BYTES
-        self._total_bytes = int(strips.counts[wanted].sum()) * PAGE_BYTES
+        self._total_bytes = int(strips.counts[holdings.readable].sum()) * PAGE_BYTES
         self._told = told
         self.verdicts = Verdicts.of(len(strips))
         self._verifier = Verifier(holdings, self.verdicts)

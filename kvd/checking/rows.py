@@ -98,6 +98,7 @@ def _check_places(records: np.ndarray, pages: np.ndarray, words: Words) -> None:
     ):
         words.strips(Kind.STRIP, np.flatnonzero(wrong), lambda _, problem=problem: problem)
     holdings.lose(np.flatnonzero(free | outside | shared | (room == 0)))
+    holdings.readable &= (room > 0) & ~outside
 
 
 def record_of(files: np.ndarray, records: np.ndarray) -> np.ndarray:
