@@ -10,6 +10,7 @@ from kvd.limits import GIB, PAGE_BYTES, Limits, squeeze
 from kvd.testing.weather import Weather
 
 SLAB_UNITS = 32
+SLAB_UNITS_TIERED = (10, 14, 20)  # Less dram, so that more is on disk only.
 UNIT_PAGES = (1, 1, 40)  # Strips of 40 pages and more are read from disk in pieces.
 TIERED = 0.75  # Of all seeds.
 
@@ -32,7 +33,8 @@ class Conditions:
 def draw_conditions(rng: random.Random, seed: int) -> Conditions:
     tiered = rng.random() < TIERED
     unit_pages = rng.choice(UNIT_PAGES) if tiered else 1
-    limits = _squeezed(rng, seed, unit_pages * PAGE_BYTES)
+    slab_units = rng.choice(SLAB_UNITS_TIERED) if tiered else SLAB_UNITS
+    limits = _squeezed(rng, seed, unit_pages * PAGE_BYTES, slab_units)
     slabs = rng.randint(4, 8) if tiered else rng.randint(3, 7)
     dram_bytes = slabs * limits.slab_bytes
     if not tiered:
@@ -51,10 +53,10 @@ def draw_smaller(rng: random.Random, ssd: SsdConfig) -> SsdConfig:
     return replace(ssd, segments_max=max(6, ssd.segments_max - rng.randint(1, 6)))
 
 
-def _squeezed(rng: random.Random, seed: int, unit_bytes: int) -> Limits:
-    lease_bytes_max = rng.choice((2 * SLAB_UNITS * unit_bytes, GIB))
+def _squeezed(rng: random.Random, seed: int, unit_bytes: int, slab_units: int) -> Limits:
+    lease_bytes_max = rng.choice((2 * slab_units * unit_bytes, GIB))
     limits = Limits(
-        slab_bytes=SLAB_UNITS * unit_bytes,
+        slab_bytes=slab_units * unit_bytes,
         lease_bytes_per_session_max=lease_bytes_max,
         keyspaces_per_session_max=2,
         write_batch_bytes=rng.choice((3, 12, 40)) * unit_bytes,

@@ -8,14 +8,15 @@ from typing import TYPE_CHECKING
 from kvd.clock import NS_PER_MS
 from kvd.core.disk_events import DayBegan
 from kvd.core.events import DrainStarted, Started
+from kvd.core.save import is_saved
 from kvd.testing.conditions import draw_smaller
 from kvd.testing.life import populate, tick
 
 if TYPE_CHECKING:
     from kvd.testing.world import World
 
-RESTARTS = (0, 1, 1, 2, 4)
-DRAIN_LOOKS = 40  # While it drains; then it ends, whatever waits.
+RESTARTS = (0, 1, 2, 3, 4)
+DRAIN_LOOKS = 8  # While it drains; then it ends, whatever waits.
 
 
 def live(world: "World", events: int) -> None:
@@ -41,7 +42,7 @@ def start(world: "World") -> None:
     world.tell(Started())
     tick(world)
     populate(world)
-    if world.rng.random() < 0.15:
+    if world.rng.random() < (0.15 if world.tier is None else 0.04):
         world.after(world.rng.randint(2000, 6000) * NS_PER_MS, lambda: drain(world))
     if world.tier is not None:
         _change_day(world)
@@ -93,7 +94,7 @@ def _end_well(world: "World") -> None:
     """Drain; the daemon gives what is under way a bounded time."""
     drain(world)
     for _ in range(DRAIN_LOOKS):
-        if world.tier.is_idle and not world.ledger.written and not world.deliveries:
+        if is_saved(world.state) and not world.deliveries:
             world.saw("an end in good order")
             return
         world.advance_until(world.now_ns + world.limits.tick_ns)

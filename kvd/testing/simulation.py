@@ -6,13 +6,14 @@ from kvd.testing.settling import settle
 from kvd.testing.world import Result, World
 
 EVENTS = 300  # That the core takes before everybody stops; settling adds some.
+EVENTS_TIERED = 500
 
 
-def run(seed: int, events: int = EVENTS) -> Result:
+def run(seed: int, events: int = 0) -> Result:
     """Live through `events` and settle; raise AssertionError that names invariant and seed."""
     world = World(seed)
     try:
-        live(world, events)
+        live(world, events or (EVENTS if world.tier is None else EVENTS_TIERED))
         settle(world, TENANTS)
     except AssertionError as error:
         when = f"seed {seed}, event {world.steps}, {world.now_ns / 1e9:.3f} s"

@@ -20,16 +20,16 @@ class Chances:
 
     spell: float = 0.01
     write: float = 0.01
-    read: float = 0.02
-    flip: float = 0.01
-    rot: float = 0.004
-    slow: float = 0.08
-    hang: float = 0.03
+    read: float = 0.03
+    flip: float = 0.03
+    rot: float = 0.02
+    slow: float = 0.1
+    hang: float = 0.06
     commit: float = 0.04
 
 
 CALM = Chances(0, 0, 0, 0, 0, 0.02, 0, 0)
-CHANCES = (CALM, Chances(), Chances(), Chances(0.03, 0.03, 0.06, 0.03, 0.01, 0.15, 0.08, 0.1))
+CHANCES = (CALM, Chances(), Chances(), Chances(0.03, 0.03, 0.08, 0.08, 0.05, 0.2, 0.2, 0.12))
 
 
 class Weather:

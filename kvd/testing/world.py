@@ -135,9 +135,8 @@ class World:
     def _carry_out(self, effect: out.Effect) -> None:
         match effect:
             case out.CreateSlab(slab, size):
-                self.after(
-                    self.rng.choice((1, 40, 600)) * NS_PER_MS, lambda: self._made(slab, size)
-                )
+                delays_ms = (1, 1, 40) if self.starts else (1, 40, 600)
+                self.after(self.rng.choice(delays_ms) * NS_PER_MS, lambda: self._made(slab, size))
             case out.GiveSlab(session, slab, writable):
                 self._watch.given(session, slab)
                 if self.clients[session].open:
