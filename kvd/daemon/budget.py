@@ -110,17 +110,17 @@ def divide(places: Places, size_bytes: int, segment_bytes: int = 0) -> Budget:
         raise KvdError(
             ErrorKind.INVALID,
             f"ssd is {human(size_bytes)}, and {', '.join(map(str, places.paths))} can hold "
-            f"{human(places.room_bytes)}: {human(places.ours_bytes)} that are kvd's, the rest "
-            "free; lower --ssd (KVD_SSD), or make room",
+            f"{human(places.room_bytes, down=True)}: {human(places.ours_bytes)} that are kvd's, "
+            "the rest free; lower --ssd (KVD_SSD), or make room",
         )
     return Budget(size_bytes, map_bytes, segment_bytes, min(left // each, SEGMENT_MAX))
 
 
-def human(size_bytes: int) -> str:
-    """Return a size in the largest unit that leaves it at least 1, rounded up to a tenth."""
+def human(size_bytes: int, *, down: bool = False) -> str:
+    """Return a size in the largest unit that leaves it at least 1, rounded up or `down`."""
     for unit, name in ((GIB, "GiB"), (MIB, "MiB"), (KIB, "KiB")):
         if size_bytes >= unit:
-            tenths = -(-size_bytes * 10 // unit)
+            tenths = size_bytes * 10 // unit if down else -(-size_bytes * 10 // unit)
             return f"{tenths // 10}.{tenths % 10}{name}".replace(".0", "")
     return f"{size_bytes}B"
 

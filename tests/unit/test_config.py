@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from kvd.config import ServeFlags, memory_bytes, parse_size, serve_config
+from kvd.config import ServeFlags, SsdSettings, memory_bytes, parse_size, serve_config
 from kvd.errors import ErrorKind, KvdError
 from kvd.limits import GIB, KIB, MIB
 
@@ -42,6 +42,12 @@ def test_sizes(text, size):
         ({"tenants": ("a", "a")}, ("once",)),
         ({"tenants": tuple(f"t{n}" for n in range(65))}, ("65", "64")),
         ({"directory": "/tmp/" + "x" * 100}, ("107", "/default/session.sock")),
+        ({"ssd": "10GB"}, ("ssd is '10GB'", "KiB", "TiB")),
+        ({"ssd": "0"}, ("ssd is '0'", "1MiB")),
+        ({"data": ("/d",), "ssd_daily_writes": "much"}, ("ssd-daily-writes is 'much'", "GiB")),
+        ({"data": ("/d",), "ssd_daily_writes": "0"}, ("ssd-daily-writes is '0'", "1MiB")),
+        ({"ssd_daily_writes": "1GiB"}, ("ssd-daily-writes", "--data or --ssd")),
+        ({"data": tuple(f"/{n}" for n in range(256))}, ("data is '256'", "255")),
     ],
     ids=lambda value: str(next(iter(value.items()))) if isinstance(value, dict) else "",
 )
@@ -56,7 +62,7 @@ def test_defaults_need_nothing_set():
     config = serve_config(ServeFlags(), {})
     assert config.directory == Path("/run/kvd") and config.tenants == ("default",)
     assert config.dram_bytes == min(memory_bytes() // 4, 4 * GIB)
-    assert config.allowed_uids == {os.geteuid(), 0}
+    assert config.allowed_uids == {os.geteuid(), 0} and config.ssd is None
     assert serve_config(ServeFlags(), {"XDG_RUNTIME_DIR": "/x"}).directory == Path("/x/kvd")
 
 
@@ -77,3 +83,17 @@ def test_flags_go_over_environment_over_defaults():
     assert (str(config.directory), config.tenants) == ("/f", ("green",))
     assert config.dram_bytes == 66 * MIB and config.allowed_uids == {7}
     assert config.limits.drain_ns == 2_000_000_000
+
+
+def test_a_place_or_a_size_brings_the_ssd_tier():
+    def ssd(environment=None, **flags):
+        return serve_config(ServeFlags(**flags), environment or {}).ssd
+
+    assert ssd(data=("/a", "b:c")) == SsdSettings((Path("/a"), Path("b:c").absolute()))
+    assert ssd(ssd="3GiB") == SsdSettings((Path("/var/lib/kvd"),), 3 * GIB)
+    at_home = {"XDG_STATE_HOME": "/me/state", "KVD_SSD": "1.5GiB"}
+    assert ssd(at_home) == SsdSettings((Path("/me/state/kvd"),), 3 * GIB // 2)
+    environment = {"KVD_DATA": "/a:/b:", "KVD_SSD": "1GiB", "KVD_SSD_DAILY_WRITES": "2GiB"}
+    assert ssd(environment) == SsdSettings((Path("/a"), Path("/b")), 1 * GIB, 2 * GIB)
+    flags = {"data": ("/c",), "ssd": "4GiB", "ssd_daily_writes": "5GiB"}
+    assert ssd(environment, **flags) == SsdSettings((Path("/c"),), 4 * GIB, 5 * GIB)
