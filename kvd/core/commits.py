@@ -28,7 +28,7 @@ def commit_due(state: State) -> list[Effect]:
     ssd = find_ssd(state)
     if ssd.commit is not None or state.now_ns < ssd.commit_at_ns:
         return []
-    if ssd.map_full:
+    if ssd.map_full is not None:
         return _commit_drops(state)
     freed = [s.id for s in ssd.segments.values() if _is_cleared(s)]
     journal = ssd.journal
@@ -57,6 +57,8 @@ def _commit_drops(state: State) -> list[Effect]:
     """The catalog's file is full: only what makes room in it goes through."""
     ssd = find_ssd(state)
     if not ssd.journal.dropped:
+        if state.now_ns >= ssd.map_retry_ns:
+            ssd.map_full, ssd.refill = None, True  # Perhaps it has room again.
         return []
     journal = Journal(dropped=ssd.journal.dropped, released=ssd.journal.released)
     ssd.journal.dropped, ssd.journal.released = {}, []
@@ -170,14 +172,16 @@ def on_committed(state: State, event: Committed) -> list[Effect]:
         ssd.counts["commits failed"] += 1
         _take_back(state, batch)
         if event.fault.kind == FaultKind.NO_SPACE:
-            ssd.map_full = True
+            ssd.map_full = event.fault
+            ssd.map_retry_ns = state.now_ns + state.config.limits.probe_ns
+            for row in list(ssd.journal.written):
+                displace(state, row)  # Or dram would be held by what may never be committed.
         else:
             ssd.catalog_fault = event.fault
             ssd.commit_at_ns = state.now_ns + state.config.limits.probe_ns
         return []
-    if ssd.catalog_fault is not None:
-        ssd.catalog_fault, ssd.refill = None, True
-    ssd.map_full = False
+    if ssd.catalog_fault is not None or ssd.map_full is not None:
+        ssd.catalog_fault, ssd.map_full, ssd.refill = None, None, True
     ssd.generation_limit = batch.generation_limit
     for tree_id in batch.journal.trees:
         ssd.keyspaces_known.add(state.index.trees[tree_id].digest)

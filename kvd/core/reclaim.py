@@ -28,7 +28,7 @@ OUTSIDE_SHARE = 0.5  # Of a segment: what may be dropped elsewhere along with th
 def advance(state: State) -> list[Effect]:
     """Clear the segment that is being cleared, or choose one when room is wanted."""
     ssd = find_ssd(state)
-    if ssd.fault is not None:
+    if ssd.fault is not None and ssd.fault is not ssd.map_full:
         return []
     clearing = ssd.clearing
     if clearing is not None and ssd.segments[clearing.segment].life == SegmentLife.FREE:
@@ -43,7 +43,7 @@ def _is_room_wanted(ssd: Ssd) -> bool:
     waiting = any(s.life in (SegmentLife.FREE, SegmentLife.REMOVING) for s in ssd.segments.values())
     if in_use(ssd) > ssd.segments_max:
         return not waiting
-    return spare(ssd) <= SPARE_SEGMENTS or ssd.map_full
+    return spare(ssd) <= SPARE_SEGMENTS or ssd.map_full is not None
 
 
 def _begin(state: State) -> list[Effect]:

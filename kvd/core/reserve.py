@@ -125,7 +125,7 @@ def on_reserve(state: State, event: ReserveWanted) -> list[Effect]:
         state.index.pins[held] += 1
     wanted = np.flatnonzero(states != ReserveState.HAVE)
     if len(wanted) and not _has_generation(state):
-        states[wanted], wanted = ReserveState.NOT_ADMITTED, wanted[:0]
+        states[wanted[0] :], wanted = ReserveState.NOT_ADMITTED, wanted[:0]
     sizes = event.sizes[wanted].ravel()
     placement = place_strips(state, session, sizes)
     placed = placement.count // CLASS_COUNT

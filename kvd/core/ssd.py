@@ -169,7 +169,8 @@ class Ssd:
     commit: CommitBatch | None = None
     catalog_fault: Fault | None = None
     generation_limit: int = 0  # The catalog, durably, counts all below it as given out.
-    map_full: bool = False  # Until drops have made room in the catalog.
+    map_full: Fault | None = None  # The catalog has no room, until drops have made some.
+    map_retry_ns: int = 0
     commit_at_ns: int = 0  # After a failed commit: not before then.
     waits: dict[int, Wait] = field(default_factory=dict)
     held: dict[int, tuple[int, ...]] = field(default_factory=dict)  # Row -> segments that it holds.
@@ -183,8 +184,8 @@ class Ssd:
     @property
     def fault(self) -> Fault | None:
         """Return why nothing can be made durable now, or None."""
-        if self.catalog_fault is not None:
-            return self.catalog_fault
+        if self.catalog_fault is not None or self.map_full is not None:
+            return self.catalog_fault or self.map_full
         faults = [directory.fault for directory in self.directories]
         return None if None in faults else faults[0]
 
