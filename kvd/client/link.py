@@ -21,6 +21,8 @@ from kvd.errors import ErrorKind, KvdError
 _JITTER = np.random.default_rng()
 _BACKOFF_FIRST_S = 0.05
 _BACKOFF_MAX_S = 2.0
+# A daemon that is busy with starting or ending, or was killed while it took the connection.
+_PASSING = (ErrorKind.UNAVAILABLE, ErrorKind.LOST)
 _REFUSED_BACKOFF_S = 5.0  # Somebody must change something first; look again now and then.
 
 
@@ -115,7 +117,7 @@ class Link:
                 await session.connect(self._name)
             except (OSError, KvdError) as error:
                 self.reason = _explained(self.directory, error)
-                refused = isinstance(error, KvdError) and error.kind != ErrorKind.UNAVAILABLE
+                refused = isinstance(error, KvdError) and error.kind not in _PASSING
                 await _pause(_REFUSED_BACKOFF_S if refused else delay_s)
                 delay_s = min(2 * delay_s, _BACKOFF_MAX_S)
                 continue

@@ -91,7 +91,10 @@ class Cleared:
 
 @dataclass(frozen=True, slots=True)
 class Arrival:
-    """These layers of this class have arrived for all chunks that the fetch counts of it."""
+    """These layers of this class have arrived for all chunks that the fetch counts of it.
+
+    So have those of the classes before: they can be decoded.
+    """
 
     plane_class: PlaneClass
     layer_begin: int

@@ -64,9 +64,12 @@ class Readiness:
             for sizes, pieces, ready in zip(self._sizes, self._pieces, self._ready, strict=True)
         ]
         self.there_bytes = sum(int(sizes.sum()) for sizes in there)
+        layers = self._grid.layers
         for plane_class in PlaneClass:
             if len(there[plane_class]):
-                self._tell(plane_class, self._layers(plane_class, there[plane_class]))
+                # Reads may overtake each other; without the classes before it is of no use yet.
+                layers = min(layers, self._layers(plane_class, there[plane_class]))
+                self._tell(plane_class, layers)
 
     def _layers(self, plane_class: PlaneClass, there: np.ndarray) -> int:
         """Return how many leading layers all strips have, `there` i64[n] bytes of each."""

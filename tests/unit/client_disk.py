@@ -1,7 +1,9 @@
 """Strips of a scripted daemon that are read from its disk into a slab, piece by piece."""
 
 import numpy as np
+import pytest
 
+from kvd.client import EXACT
 from kvd.format.strip import LENGTH_MASK, parse_table
 from kvd.limits import read_piece_bytes
 from kvd.v1 import kvd_pb2 as pb
@@ -11,6 +13,7 @@ from tests.unit.test_client_session import counts_reply
 
 CHUNKS = 3
 LAYERS = 8
+ALL = (0, LAYERS)
 
 
 class Disk:
@@ -73,3 +76,49 @@ def looked_up(stage: Stage) -> None:
         kind, number, _ = stage.peer.receive()
     stage.peer.reply(number, counts_reply(0, 0, 0))
     looking.result(DEADLINE_S)
+
+
+def asked(stage: Stage, disk: Disk, **how):
+    opening = stage.start(stage.space.fetch, disk.strips.chain, **how)
+    stage.peer.take_keyspace()
+    number, request = stage.peer.take(FrameKind.FETCH, pb.FetchRequest)
+    return opening, number, request
+
+
+def opened(stage: Stage, disk: Disk, **how):
+    """Script a mapped fetch up to its promise; return it and its number."""
+    opening, number, _ = asked(stage, disk, **how)
+    stage.peer.tell(*disk.strips.given())
+    stage.peer.promise(number, disk.promise())
+    return opening.result(DEADLINE_S), number
+
+
+def done(counts: tuple[int, int, int], reason=pb.READ_FAILED) -> pb.FetchDone:
+    return pb.FetchDone(counts=np.array(counts, "<u4").tobytes(), reason=reason)
+
+
+def good(fetch, disk: Disk, layers=ALL, planes=EXACT, **where) -> int:
+    """Decode; return how many chunks are good, which are checked where they are to be exact."""
+    targets = disk.strips.targets()[slice(*layers)]
+    count = fetch.decode(layers, planes, targets, **where)
+    if planes == EXACT:
+        rows = slice(0, count * LARGE.chunk_tokens)
+        for ours, theirs in zip(targets, disk.strips.tensors[slice(*layers)], strict=True):
+            for target, tensor in zip(ours, theirs, strict=True):
+                assert np.array_equal(target[:, rows], tensor[:, rows])
+    return count
+
+
+@pytest.fixture
+def stage():
+    made = Stage()
+    made.space = made.client.keyspace(LARGE)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def disk():
+    made = Disk()
+    yield made
+    made.strips.close()

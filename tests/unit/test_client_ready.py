@@ -6,70 +6,28 @@ The slab is blank where nothing was read: whoever looks there too early finds wr
 import numpy as np
 import pytest
 
-from kvd.client import EXACT, Arrival, Delivery, PlaneClass, Reason
-from kvd.client.readiness import piece_bytes
+from kvd.client import EXACT, Arrival, PlaneClass, Reason
 from kvd.errors import ErrorKind
-from kvd.limits import (
-    MIB,
-    PAGE_BYTES,
-    READ_PIECE_BYTES_MIN,
-    READ_PIECES_MAX,
-    read_piece_bytes,
-)
 from kvd.v1 import kvd_pb2 as pb
 from kvd.wire import WHOLE, FrameKind
-from tests.unit.client_disk import CHUNKS, LAYERS, Disk, looked_up
-from tests.unit.client_peer import DEADLINE_S, LARGE, LEASE, Stage
+from tests.unit.client_disk import (
+    ALL,
+    CHUNKS,
+    LAYERS,
+    asked,
+    disk,
+    done,
+    good,
+    looked_up,
+    opened,
+    stage,
+)
+from tests.unit.client_peer import DEADLINE_S, LEASE
 from tests.unit.test_client_session import until
 
-ALL = (0, LAYERS)
+__all__ = ["disk", "stage"]  # Fixtures.
+
 PLANES = (4, 8, EXACT)  # What the leading classes give.
-
-
-@pytest.fixture
-def stage():
-    made = Stage()
-    made.space = made.client.keyspace(LARGE)
-    yield made
-    made.close()
-
-
-@pytest.fixture
-def disk():
-    made = Disk()
-    yield made
-    made.strips.close()
-
-
-def asked(stage: Stage, disk: Disk, **how):
-    opening = stage.start(stage.space.fetch, disk.strips.chain, **how)
-    stage.peer.take_keyspace()
-    number, request = stage.peer.take(FrameKind.FETCH, pb.FetchRequest)
-    return opening, number, request
-
-
-def opened(stage: Stage, disk: Disk, **how):
-    """Script a mapped fetch up to its promise; return it and its number."""
-    opening, number, _ = asked(stage, disk, **how)
-    stage.peer.tell(*disk.strips.given())
-    stage.peer.promise(number, disk.promise())
-    return opening.result(DEADLINE_S), number
-
-
-def done(counts: tuple[int, int, int], reason=pb.READ_FAILED) -> pb.FetchDone:
-    return pb.FetchDone(counts=np.array(counts, "<u4").tobytes(), reason=reason)
-
-
-def good(fetch, disk: Disk, layers=ALL, planes=EXACT, **where) -> int:
-    """Decode; return how many chunks are good, which are checked where they are to be exact."""
-    targets = disk.strips.targets()[slice(*layers)]
-    count = fetch.decode(layers, planes, targets, **where)
-    if planes == EXACT:
-        rows = slice(0, count * LARGE.chunk_tokens)
-        for ours, theirs in zip(targets, disk.strips.tensors[slice(*layers)], strict=True):
-            for target, tensor in zip(ours, theirs, strict=True):
-                assert np.array_equal(target[:, rows], tensor[:, rows])
-    return count
 
 
 # ---- arrivals ----
@@ -137,6 +95,23 @@ def test_a_promise_of_what_is_there_has_arrived_at_once(stage, disk, ready):
     assert fetch.delivered_bytes == sum(fetch.class_bytes)
     assert list(fetch.arrivals()) == [Arrival(c, 0, LAYERS) for c in PlaneClass]
     assert good(fetch, disk) == CHUNKS
+
+
+def test_layers_that_overtook_those_before_wait_for_them(stage, disk):
+    fetch, number = opened(stage, disk)
+    seen = iter(fetch.arrivals())
+    disk.read_class(2)
+    disk.read_class(0)
+    stage.peer.ready(number, 0, 0, WHOLE)
+    looked_up(stage)
+    assert good(fetch, disk, (0, 1)) == 0
+    stage.peer.ready(number, WHOLE, 0, WHOLE)
+    assert next(seen) == Arrival(PlaneClass.ANCHOR, 0, LAYERS)
+    disk.read(1)
+    stage.peer.ready(number, WHOLE, 1, WHOLE)
+    for plane_class in (PlaneClass.RESIDUAL, PlaneClass.EXACT):
+        assert next(seen) == Arrival(plane_class, 0, disk.layers(1))
+    assert good(fetch, disk, (0, disk.layers(1))) == CHUNKS
 
 
 def test_a_class_without_chunks_is_not_waited_for(stage, disk):
@@ -315,80 +290,3 @@ def test_a_fetch_released_on_its_way_is_cancelled(stage, disk):
     stage.peer.refuse(number, pb.LATE)
     looked_up(stage)
     assert stage.client.status().connected
-
-
-# ---- daemons of another mind ----
-
-
-def test_an_unknown_reason_means_no_more_than_the_counts(stage, disk):
-    fetch, number = opened(stage, disk)
-    for plane_class in PlaneClass:
-        disk.read_class(plane_class)
-    stage.peer.reply(number, done((2, 2, 2), reason=77))
-    list(fetch.arrivals())
-    assert fetch.counts == (2, 2, 2) and fetch.reason == Reason.UNAVAILABLE
-    assert fetch.error is None and good(fetch, disk) == 2
-
-
-@pytest.mark.parametrize(
-    "end",
-    [done((4, 3, 3)), done((3, 3, 4)), done((1, 2, 1)), pb.FetchDone(reason=pb.READ_FAILED),
-     pb.FetchDone(reason=pb.READ_FAILED, counts=b"123")],
-)  # fmt: skip
-def test_an_end_that_cannot_be_meant_ends_the_fetch_and_leaves_what_arrived(stage, disk, end):
-    fetch, number = opened(stage, disk)
-    disk.read_class(0)
-    stage.peer.ready(number, *disk.ready)
-    stage.peer.reply(number, end)
-    assert list(fetch.arrivals()) == [Arrival(PlaneClass.ANCHOR, 0, LAYERS)]
-    assert fetch.error.kind == ErrorKind.INCOMPATIBLE
-    assert good(fetch, disk, planes=4) == CHUNKS and good(fetch, disk) == 0
-    assert stage.client.status().connected
-
-
-@pytest.mark.parametrize("ready", [(1, 2, 0), (2, 1, 0), (), (2, 2), (2, 2, 2, 2)])
-def test_pieces_that_are_not_there_any_more_end_the_session(stage, disk, ready):
-    fetch, number = opened(stage, disk)
-    disk.read(0, 2)
-    disk.read(1, 2)
-    stage.peer.ready(number, *disk.ready)
-    stage.peer.ready(number, *ready)
-    list(fetch.arrivals())
-    assert fetch.error.kind == ErrorKind.INCOMPATIBLE
-    until(lambda: not stage.client.status().connected, "the session ended")
-    assert good(fetch, disk, (0, 1), 4) == 0
-
-
-def test_pieces_of_nothing_end_the_session(stage, disk):
-    opening, number, _ = asked(stage, disk)
-    stage.peer.ready(number, 1, 0, 0)
-    assert opening.result(DEADLINE_S).reason in (Reason.INCOMPATIBLE, Reason.LOST)
-    until(lambda: not stage.client.status().connected, "the session ended")
-
-
-def test_a_promise_with_too_few_numbers_is_a_miss(stage, disk):
-    opening, number, _ = asked(stage, disk)
-    stage.peer.promise(number, disk.promise(1, 0))
-    assert opening.result(DEADLINE_S).reason in (Reason.INCOMPATIBLE, Reason.LOST)
-
-
-def test_byte_delivery_goes_by_its_pieces_alone(stage, disk):
-    opening, number, _ = asked(stage, disk, delivery=Delivery.BYTES)
-    stage.peer.promise(number, disk.promise())
-    fetch = opening.result(DEADLINE_S)
-    stage.peer.ready(number, WHOLE, WHOLE, WHOLE)
-    stage.peer.ready(number, 0, 0, 0)
-    stage.peer.reply(number, done((2, 2, 0)))
-    assert list(fetch.arrivals()) == []
-    assert fetch.error is None
-    assert fetch.counts == (2, 2, 0) and fetch.reason == Reason.READ_FAILED
-    assert good(fetch, disk, planes=4) == 0
-
-
-def test_pieces_are_as_long_as_the_daemon_reads_them():
-    rng = np.random.default_rng(7)
-    sizes = rng.integers(1, 1 << 14, 500) * PAGE_BYTES
-    most = READ_PIECES_MAX * READ_PIECE_BYTES_MIN
-    sizes[:4] = PAGE_BYTES, 8 * MIB, most, most + PAGE_BYTES
-    pieces = piece_bytes(sizes.astype(np.uint32)).tolist()
-    assert pieces == [read_piece_bytes(size) for size in sizes.tolist()]

@@ -101,6 +101,18 @@ def test_a_welcome_without_its_page_is_no_connection(client, short_directory):
     peer.close()
 
 
+def test_a_daemon_that_dies_in_the_handshake_is_looked_for_at_once(client, short_directory):
+    """As one does that is killed: it takes connections until the very end."""
+    peer = Peer(short_directory)
+    peer.accept_channel()
+    begin = time.monotonic()
+    peer.hang_up()
+    peer.welcome()
+    assert client.wait_connected(DEADLINE_S)
+    assert time.monotonic() - begin < 2.0
+    peer.close()
+
+
 def test_a_silent_daemon_is_named(client, short_directory, monkeypatch):
     monkeypatch.setattr(session_module, "HANDSHAKE_SECONDS", 0.1)
     peer = Peer(short_directory)
