@@ -33,7 +33,7 @@ def commit_due(state: State) -> list[Effect]:
     freed = [s.id for s in ssd.segments.values() if _is_cleared(s)]
     journal = ssd.journal
     told = freed or journal.written or journal.changed or journal.dropped or journal.removed
-    if not (told or _needs_generations(state)):
+    if not (told or _needs_generations(state) or ssd.catalog_fault is not None):
         return []
     rows = _committable(state)
     rows += [
@@ -175,7 +175,8 @@ def on_committed(state: State, event: Committed) -> list[Effect]:
             ssd.map_full = event.fault
             ssd.map_retry_ns = state.now_ns + state.config.limits.probe_ns
             for row in list(ssd.journal.written):
-                displace(state, row)  # Or dram would be held by what may never be committed.
+                # Or dram would be held by what may never be committed.
+                displace(state, row, told=True)
         else:
             ssd.catalog_fault = event.fault
             ssd.commit_at_ns = state.now_ns + state.config.limits.probe_ns

@@ -66,6 +66,7 @@ def grant(
 def end(state: State, lease: Lease) -> list[Effect]:
     """Unpin; the holder reads no more. Also frees replaced strips that waited for this lease."""
     assert lease.deliveries == 0, "the daemon itself still reads under it"
+    answers = _end_waiting(state, lease)
     lease.become(LeaseState.ENDED)
     for row, plane_class in lease.pins:
         state.index.pins[row, plane_class] -= 1
@@ -78,7 +79,18 @@ def end(state: State, lease: Lease) -> list[Effect]:
     session.leases.remove(lease.id)
     session.lease_bytes -= lease.size_bytes
     assert session.lease_bytes >= 0
-    return free_limbo(state)
+    return [*answers, *free_limbo(state)]
+
+
+def _end_waiting(state: State, lease: Lease) -> list[Effect]:
+    """Answer mapped fetches that wait for reads under it: their places are held no more (I10)."""
+    answers: list[Effect] = []
+    for wish in [w for w in state.pending.values() if w.lease == lease.id]:
+        del state.pending[wish.request]
+        state.sessions[wish.session].requests.remove(wish.request)
+        lost = KvdError(ErrorKind.LOST, "its lease ended before everything was read from disk")
+        answers.append(Answer(wish.request, wish.session, lost))
+    return answers
 
 
 def free_limbo(state: State) -> list[Effect]:

@@ -169,6 +169,8 @@ def _unguard(state: State, clearing: Clearing, strips: np.ndarray) -> None:
 def _go_on(state: State, clearing: Clearing) -> list[Effect]:
     """Have each strip that stays read, if it must be, and written; drop what cannot be read."""
     index = state.index
+    if _has_no_room(state, clearing):
+        _give_up(state, clearing, clearing.strips)
     strips = clearing.strips
     rows, classes = np.divmod(strips, CLASS_COUNT)
     here = index.segment[rows, classes] == clearing.segment
@@ -185,6 +187,18 @@ def _go_on(state: State, clearing: Clearing) -> list[Effect]:
     if wrong.any():
         _give_up(state, clearing, strips[wrong])
     return effects
+
+
+def _has_no_room(state: State, clearing: Clearing) -> bool:
+    """Return whether nothing can be written again: the budget shrank below what is there."""
+    ssd = find_ssd(state)
+    plane_class = ssd.segments[clearing.segment].plane_class
+    opened = ssd.segments.get(ssd.open[plane_class])
+    if opened is None:
+        return spare(ssd) <= 0
+    largest = max((s for t in state.index.trees for s in t.strip_bytes_max), default=0)
+    full = opened.end + largest > ssd.config.segment_bytes
+    return full and opened.life == SegmentLife.OPEN and spare(ssd) <= 0
 
 
 def _give_up(state: State, clearing: Clearing, strips: np.ndarray) -> None:

@@ -232,10 +232,17 @@ def _finish(state: State, batch: WriteBatch) -> None:
     enqueue(state, again, first=True)
 
 
-def displace(state: State, row: int) -> None:
-    """Forget where a row was being written to: those pages hold nothing."""
+def displace(state: State, row: int, *, told: bool = False) -> None:
+    """Forget where a row was being written to: those pages hold nothing.
+
+    With `told` the catalog may have heard of them, so they are left alone until it hears of others.
+    """
     ssd, index = find_ssd(state), state.index
     for plane_class in np.flatnonzero(index.new_segment[row]).tolist():
+        if told:
+            segment = ssd.segments[int(index.new_segment[row, plane_class])]
+            segment.held += 1
+            ssd.held[row] = (*ssd.held.get(row, ()), segment.id)
         displace_strip(state, row, plane_class)
     index.saving[row] = Saving.NONE
     ssd.journal.written.pop(row, None)
