@@ -23,14 +23,14 @@ class ServingFailed(Exception):
 
 
 @contextlib.contextmanager
-def served(dram: str = DRAM) -> Iterator[Path]:
-    """Run `kvd serve` with so much memory; yield the directory of its tenant.
+def served(dram: str = DRAM, *flags: str) -> Iterator[Path]:
+    """Run `kvd serve` with so much memory, and `flags`; yield the directory of its tenant.
 
     The daemon and its directory are gone afterwards, whatever ended the block.
     """
     with tempfile.TemporaryDirectory(prefix="kvd-") as directory:
         command = [sys.executable, "-m", "kvd.cli.main", "serve"]
-        command += ["--directory", directory, "--dram", dram]
+        command += ["--directory", directory, "--dram", dram, *flags]
         process = subprocess.Popen(
             command,
             stderr=subprocess.PIPE,

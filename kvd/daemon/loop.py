@@ -19,7 +19,7 @@ import uvloop
 
 from kvd.arena.slabs import MemfdArena
 from kvd.clock import NS_PER_S, MonotonicClock, days_since_1970
-from kvd.core.disk_events import DayBegan
+from kvd.core.disk_events import DayBegan, DiskEvent
 from kvd.core.events import DrainStarted, Event, SessionEnded, SessionOpened, Started, Ticked
 from kvd.core.save import is_saved
 from kvd.core.state import CoreConfig, new_state
@@ -96,11 +96,11 @@ class Daemon:
             lambda *report: self._crossing.call(self._hands.slab_reported, *report),
             slabs_max=descriptors // 8,
         )
-        self._ssd = self._health = None
+        self._ssd = None
         if found is not None:
-            tell = partial(self._crossing.call, self.post)
+            health = Health([each.path for each in found.directories], found.catalog)
+            tell = partial(self._crossing.call, self._take_report, health)
             self._ssd = SsdHand(found, self._arena, self._clock, tell)
-            self._health = Health([each.path for each in found.directories], found.catalog)
         self._hands = Hands(self._arena, self._clock, self.limits, self.post, self._ssd)
         self._border = _BugBorder(on_bug)
         self._queue: deque[Event] = deque()
@@ -179,10 +179,12 @@ class Daemon:
         if self._ssd is not None:
             self._tell_day()
         self.post(Ticked())
-        if self._health is not None:
-            self._health.look(self._state.ssd)
         self._hands.keep_pages(self._state.sessions)
         self._ticker = self._loop.call_later(self.limits.tick_ns / NS_PER_S, self._tick)
+
+    def _take_report(self, health: Health, event: DiskEvent) -> None:
+        self.post(event)
+        health.look(self._state.ssd)
 
     def _tell_day(self) -> None:
         day = days_since_1970()

@@ -11,9 +11,10 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 
-from kvd.config import ServeConfig
+from kvd.config import ServeConfig, SsdSettings
 from kvd.daemon.loop import Daemon as InProcess
 from kvd.daemon.loop import run as run_loop
+from kvd.daemon.recovery import find_tier
 from kvd.limits import Limits
 from kvd.rpc.server import Server
 
@@ -92,10 +93,12 @@ def running(directory: Path, *flags: str, prepare=None) -> Iterator[Daemon]:
 
 
 @contextlib.contextmanager
-def in_process(directory: Path, limits: Limits, dram_bytes: int) -> Iterator[Path]:
+def in_process(
+    directory: Path, limits: Limits, dram_bytes: int, ssd: SsdSettings | None = None
+) -> Iterator[Path]:
     """Yield a tenant's directory, served by a thread of this process with bounds of its own."""
     uids = frozenset({os.geteuid()})
-    config = ServeConfig(directory, ("default",), dram_bytes, uids, limits)
+    config = ServeConfig(directory, ("default",), dram_bytes, uids, limits, ssd)
     ready: queue.SimpleQueue = queue.SimpleQueue()
     thread = threading.Thread(target=lambda: run_loop(_serve_here(config, ready)), daemon=True)
     thread.start()
@@ -110,7 +113,10 @@ def in_process(directory: Path, limits: Limits, dram_bytes: int) -> Iterator[Pat
 
 async def _serve_here(config: ServeConfig, ready: queue.SimpleQueue) -> None:
     loop, stop = asyncio.get_running_loop(), asyncio.Event()
-    daemon = InProcess(config.dram_bytes, config.limits, loop)
+    found = find_tier(config.ssd) if config.ssd else None
+    daemon = InProcess(config.dram_bytes, config.limits, loop, found=found)
+    if found is not None:
+        daemon.recover(found)
     async with Server(config, daemon, loop) as server:
         daemon.start()
         ready.put((loop, stop))

@@ -1,16 +1,20 @@
 """The ssd tier of the whole process: what comes back after every kind of end, and how it starts."""
 
+import logging
 import os
 import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from kvd.client import EXACT, Client, Delivery, Reason
-from kvd.limits import MIB
+from kvd.clock import NS_PER_S
+from kvd.config import SsdSettings
+from kvd.limits import MIB, PAGE_BYTES, Limits
 from tests.e2e.client_story import (
     ALL,
     CHUNK_TOKENS,
@@ -24,7 +28,7 @@ from tests.e2e.client_story import (
     store,
     tensors,
 )
-from tests.e2e.process import ROOT, running
+from tests.e2e.process import ROOT, in_process, running
 
 
 @pytest.fixture
@@ -139,7 +143,9 @@ def test_segments_that_are_gone_cost_their_strips_only(short_directory, data):
     exact = max(segments, key=lambda path: path.read_bytes()[48])
     exact.unlink()
     with running(short_directory, *ssd_flags(data)) as daemon:
-        assert f"1 segments are gone, and with them the strips of {CHUNKS} chunks" in daemon.lines[0]
+        assert (
+            f"1 segments are gone, and with them the strips of {CHUNKS} chunks" in daemon.lines[0]
+        )
         client = connected(daemon.tenant)
         counts = client.keyspace(KEYSPACE).lookup(chain(client)).counts
         assert counts == (CHUNKS, CHUNKS, 0)
@@ -172,6 +178,35 @@ def test_what_cannot_be_is_refused_in_one_line(short_directory, data):
     assert_refused(serve(short_directory / "s", *ssd_flags(data, "9MiB")), "ssd is 9MiB", "--ssd")
     (data[0] / "superblock").write_bytes(b"no")
     assert_refused(serve(short_directory / "s", *ssd_flags(data)), str(data[0]), "superblock")
+
+
+def put_until(client: Client, done) -> None:
+    """Put the same chunks durably until the answer is `done`."""
+    deadline = time.monotonic() + DEADLINE_S
+    space = client.keyspace(KEYSPACE)
+    while not done(space.put(chain(client), tensors(), durability="disk", deadline_s=1)):
+        assert time.monotonic() < deadline
+
+
+def test_a_directory_that_fails_is_done_without_until_it_works_again(short_directory, data, caplog):
+    caplog.set_level(logging.INFO, "kvd.ssd")
+    limits = replace(Limits(), probe_ns=NS_PER_S // 10, tick_ns=NS_PER_S // 50)
+    settings = SsdSettings(data[:1], 64 * MIB)
+    with in_process(short_directory, limits, 16 * MIB, settings) as tenant:
+        client = connected(tenant)
+        canary = data[0] / "canary"
+        canary.unlink()
+        canary.mkdir()
+        put_until(client, lambda stored: stored.reason == Reason.UNAVAILABLE)
+        store(client)
+        assert_there(client)
+        canary.rmdir()
+        canary.write_bytes(bytes(PAGE_BYTES))
+        # What was stored meanwhile in memory only is written of itself.
+        put_until(client, lambda stored: stored.durable and stored.had == CHUNKS)
+        client.close()
+    said = [r.getMessage().split(" ", 3)[3] for r in caplog.records if r.name == "kvd.ssd"]
+    assert len(said) == 2 and said[0].startswith("is degraded") and said[1] == "works again"
 
 
 BROKEN = """
