@@ -71,6 +71,15 @@ def parse_size(name: str, text: str) -> int:
     return int(float(match[1]) * UNITS[match[2]])
 
 
+def human(size_bytes: int, *, down: bool = False) -> str:
+    """Return a size in the largest unit that leaves it at least 1, rounded up or `down`."""
+    for unit, name in ((GIB, "GiB"), (MIB, "MiB"), (KIB, "KiB")):
+        if size_bytes >= unit:
+            tenths = size_bytes * 10 // unit if down else -(-size_bytes * 10 // unit)
+            return f"{tenths // 10}.{tenths % 10}{name}".replace(".0", "")
+    return f"{size_bytes}B"
+
+
 def _parse_number(name: str, text: str, value_max: int) -> float:
     try:
         value = float(text)

@@ -13,12 +13,12 @@ import sys
 import threading
 import traceback
 
-from kvd.config import ServeConfig, ServeFlags, serve_config
+from kvd.config import ServeConfig, ServeFlags, human, serve_config
 from kvd.daemon.loop import Daemon, exit_on_bug
 from kvd.daemon.loop import run as run_loop
 from kvd.daemon.recovery import FoundTier, find_tier
 from kvd.errors import KvdError
-from kvd.limits import GIB, MIB
+from kvd.limits import GIB
 from kvd.rpc.server import Server
 
 EXIT_OK = 0
@@ -59,6 +59,8 @@ def run(arguments: argparse.Namespace) -> int:
     _start_log()
     _tune_process()
     threading.excepthook = lambda failed: exit_on_bug(failed.exc_value)
+    # Until the loop listens, a signal ends the process: recovery leaves a disk as a crash would.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
     try:
         config = serve_config(flags, os.environ)
         found = find_tier(config.ssd) if config.ssd else None
@@ -86,7 +88,7 @@ async def _serve(config: ServeConfig, found: FoundTier | None) -> None:
         async with Server(config, daemon, loop) as server:
             daemon.start()
             _say(
-                f"ready on {config.directory}, dram {_human(config.dram_bytes)}, "
+                f"ready on {config.directory}, dram {human(config.dram_bytes)}, "
                 f"tenants {' '.join(config.tenants)}, pid {os.getpid()}"
             )
             _notify("READY=1")
@@ -143,9 +145,3 @@ def _say(line: str) -> None:
 def _refuse(line: str) -> int:
     _say(line)
     return EXIT_CANNOT_START
-
-
-def _human(size_bytes: int) -> str:
-    if size_bytes % GIB == 0:
-        return f"{size_bytes // GIB}GiB"
-    return f"{size_bytes // MIB}MiB"

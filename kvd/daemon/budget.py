@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from kvd.catalog.contract import DATA_NAME, map_bytes_of
+from kvd.config import human
 from kvd.disk.directories import CATALOG_NAME
 from kvd.disk.posix import allocated_bytes
 from kvd.disk.recognising import SUPERBLOCK_NAME
@@ -114,15 +115,6 @@ def divide(places: Places, size_bytes: int, segment_bytes: int = 0) -> Budget:
             "the rest free; lower --ssd (KVD_SSD), or make room",
         )
     return Budget(size_bytes, map_bytes, segment_bytes, min(left // each, SEGMENT_MAX))
-
-
-def human(size_bytes: int, *, down: bool = False) -> str:
-    """Return a size in the largest unit that leaves it at least 1, rounded up or `down`."""
-    for unit, name in ((GIB, "GiB"), (MIB, "MiB"), (KIB, "KiB")):
-        if size_bytes >= unit:
-            tenths = size_bytes * 10 // unit if down else -(-size_bytes * 10 // unit)
-            return f"{tenths // 10}.{tenths % 10}{name}".replace(".0", "")
-    return f"{size_bytes}B"
 
 
 def _segment_bytes_for(left_bytes: int) -> int:

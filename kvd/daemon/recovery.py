@@ -14,7 +14,7 @@ import numpy as np
 from kvd.catalog.contract import Changes, Contents
 from kvd.catalog.environment import remove_catalog
 from kvd.catalog.loading import load_catalog
-from kvd.config import SsdSettings
+from kvd.config import SsdSettings, human
 from kvd.core.disk_events import Recovered
 from kvd.core.state import SsdConfig
 from kvd.daemon.budget import (
@@ -23,7 +23,6 @@ from kvd.daemon.budget import (
     Places,
     default_bytes,
     divide,
-    human,
     look,
 )
 from kvd.daemon.reconciling import Reconciled, in_parts, reconcile

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from kvd.config import ServeFlags, SsdSettings, memory_bytes, parse_size, serve_config
+from kvd.config import ServeFlags, SsdSettings, human, memory_bytes, parse_size, serve_config
 from kvd.errors import ErrorKind, KvdError
 from kvd.limits import GIB, KIB, MIB
 
@@ -97,3 +97,16 @@ def test_a_place_or_a_size_brings_the_ssd_tier():
     assert ssd(environment) == SsdSettings((Path("/a"), Path("/b")), 1 * GIB, 2 * GIB)
     flags = {"data": ("/c",), "ssd": "4GiB", "ssd_daily_writes": "5GiB"}
     assert ssd(environment, **flags) == SsdSettings((Path("/c"),), 4 * GIB, 5 * GIB)
+
+
+@pytest.mark.parametrize(
+    ("size", "text"),
+    [(0, "0B"), (1023, "1023B"), (1 * KIB, "1KiB"), (64 * MIB, "64MiB"), (10 * MIB + 1, "10.1MiB"),
+     (16 * GIB, "16GiB"), (3 * GIB // 2, "1.5GiB")],
+)  # fmt: skip
+def test_sizes_for_people(size, text):
+    assert human(size) == text
+
+
+def test_what_there_is_is_not_said_to_be_more():
+    assert (human(6 * GIB - 1), human(6 * GIB - 1, down=True)) == ("6GiB", "5.9GiB")

@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from kvd.daemon.budget import FileSystem, Places, default_bytes, divide, human, look
+from kvd.daemon.budget import FileSystem, Places, default_bytes, divide, look
 from kvd.disk.directories import open_directories
 from kvd.disk.files import OsFiles
 from kvd.errors import ErrorKind, KvdError
-from kvd.limits import GIB, KIB, MIB
+from kvd.limits import GIB, MIB
 
 TIB = 1024 * GIB
 
@@ -89,12 +89,3 @@ def test_what_is_there_is_looked_at_before_anything_is_made(tmp_path):
     found = look(paths)
     assert not found.is_new and found.old_map_bytes == MIB
     assert MIB < found.ours_bytes < 2 * MIB
-
-
-@pytest.mark.parametrize(
-    ("size", "text"),
-    [(0, "0B"), (1023, "1023B"), (1 * KIB, "1KiB"), (64 * MIB, "64MiB"), (10 * MIB + 1, "10.1MiB"),
-     (16 * GIB, "16GiB"), (3 * GIB // 2, "1.5GiB")],
-)  # fmt: skip
-def test_sizes_for_people(size, text):
-    assert human(size) == text
