@@ -10,10 +10,14 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
+from kvd.limits import KIB
+
 DRAM = "2GiB"  # Four caches of 4,096 tokens of the small model, and room.
-START_SECONDS_MAX = 20.0
+PROGRAM = ("-m", "kvd.cli.main")
+START_SECONDS_MAX = 30.0
 STOP_SECONDS_MAX = 15.0
 _PR_SET_PDEATHSIG = 1
 
@@ -22,17 +26,33 @@ class ServingFailed(Exception):
     """The daemon did not start; the message is one line with what it said."""
 
 
-@contextlib.contextmanager
-def served(dram: str = DRAM, *flags: str) -> Iterator[Path]:
-    """Run `kvd serve` with so much memory, and `flags`; yield the directory of its tenant.
+@dataclass(frozen=True, slots=True)
+class Served:
+    """A daemon that runs: `tenant` is the directory of its tenant."""
 
-    The daemon and its directory are gone afterwards, whatever ended the block.
-    """
+    tenant: Path
+    process: subprocess.Popen
+    ready_seconds: float  # From its start to readiness.
+
+    def kill(self) -> None:
+        """End it as a crash would: nothing is drained, nothing is said."""
+        self.process.kill()
+        self.process.communicate()
+
+    def peak_bytes(self) -> int:
+        """Return the most memory that was ever resident for it, shared memory not counted."""
+        status = Path(f"/proc/{self.process.pid}/status").read_text()
+        fields = dict(line.split(":", 1) for line in status.splitlines())
+        return (int(fields["VmHWM"].split()[0]) - int(fields["RssShmem"].split()[0])) * KIB
+
+
+@contextlib.contextmanager
+def serving(*flags: str, program: tuple[str, ...] = PROGRAM) -> Iterator[Served]:
+    """Run `kvd serve` with these flags; it and its runtime directory are gone afterwards."""
     with tempfile.TemporaryDirectory(prefix="kvd-") as directory:
-        command = [sys.executable, "-m", "kvd.cli.main", "serve"]
-        command += ["--directory", directory, "--dram", dram, *flags]
+        begin = time.monotonic()
         process = subprocess.Popen(
-            command,
+            [sys.executable, *program, "serve", "--directory", directory, *flags],
             stderr=subprocess.PIPE,
             text=True,
             start_new_session=True,  # The keyboard's signals are for the bench, which stops it.
@@ -40,9 +60,16 @@ def served(dram: str = DRAM, *flags: str) -> Iterator[Path]:
         )
         try:
             _await_ready(process)
-            yield Path(directory) / "default"
+            yield Served(Path(directory) / "default", process, time.monotonic() - begin)
         finally:
             _stop(process)
+
+
+@contextlib.contextmanager
+def served(dram: str = DRAM) -> Iterator[Path]:
+    """Run `kvd serve` in memory only, with so much; yield the directory of its tenant."""
+    with serving("--dram", dram) as daemon:
+        yield daemon.tenant
 
 
 def as_child() -> None:
@@ -65,6 +92,8 @@ def _await_ready(process: subprocess.Popen) -> None:
 
 
 def _stop(process: subprocess.Popen) -> None:
+    if process.poll() is not None:
+        return
     process.send_signal(signal.SIGTERM)
     with contextlib.suppress(subprocess.TimeoutExpired):
         process.communicate(timeout=STOP_SECONDS_MAX)

@@ -53,6 +53,7 @@ class Limits:
     write_batch_bytes: int = 4 * MIB  # Strips written to ssd and synced together.
     writes_in_flight_max: int = 2  # Batches; more would only hold up readers.
     reads_in_flight_bytes_max: int = 512 * MIB  # From ssd, of all fetches together.
+    growth_wait_ns: int = 2 * NS_PER_S  # Of a fetch that finds no room while dram still grows.
     read_ns: int = 10 * NS_PER_S  # Until a read of the ssd counts as hung.
     probe_ns: int = 10 * NS_PER_S  # Between two canaries of a data directory.
     space_ns: int = 2 * NS_PER_S  # Between two looks at the free space of the data directories.

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from kvd.core import waits
+from kvd.core import postpone, waits
 from kvd.core.effects import (
     WHOLE,
     WHOLES,
@@ -117,6 +117,8 @@ def on_delivery_ended(state: State, event: DeliveryEnded) -> list[Effect]:
 
 
 def on_cancel(state: State, event: CancelWanted) -> list[Effect]:
+    if answered := postpone.on_cancel(state, event.request, event.session):
+        return answered
     if waits.on_cancel(state, event.request, event.session):
         return waits.settle(state)
     wish = state.pending.get(event.request)
@@ -134,6 +136,7 @@ def end_of_session(state: State, session: Session) -> list[Effect]:
     """Stop its deliveries and take its leases back; there is nobody left to answer."""
     effects: list[Effect] = []
     waits.end_of_session(state, session)
+    postpone.end_of_session(state, session)
     for request in sorted(session.requests):
         effects += _stop(state.pending.pop(request))
     session.requests.clear()

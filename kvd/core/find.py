@@ -5,6 +5,7 @@ Both answer the same question; a fetch also walks the chain and names places.
 
 import numpy as np
 
+from kvd.core import postpone
 from kvd.core.deliver import ready_of
 from kvd.core.effects import (
     WHOLES,
@@ -150,6 +151,8 @@ def on_fetch(state: State, event: FetchWanted) -> list[Effect]:
     planned = Plan(counts, (), reason, [])
     if counts[0]:
         planned = plan(state, session.tenant, rows, counts)
+        if postpone.waits(state, event, planned.reason):
+            return planned.effects
     over = held if held and not held.deliveries else None
     if not planned.counts[0]:
         return [

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from kvd.core.effects import WHOLES
+from kvd.core.events import FetchWanted
 from kvd.core.extents import ExtentMap
 from kvd.core.index import Index, Tree
 from kvd.core.ssd import Ssd, SsdConfig, new_ssd
@@ -197,6 +198,8 @@ class State:
     own_sessions: dict[str, int] = field(default_factory=dict)
     delivering: dict[int, int] = field(default_factory=dict)  # Request -> lease, until it ended.
     pending: dict[int, Pending] = field(default_factory=dict)
+    # Fetches put off while dram grows, and until when, by request.
+    postponed: dict[int, tuple[FetchWanted, int]] = field(default_factory=dict)
     limbo: list[Limbo] = field(default_factory=list)
     clears: list[Clear] = field(default_factory=list)
     generation: int = 0

@@ -11,6 +11,7 @@ from kvd.core import (
     find,
     keyspaces,
     leases,
+    postpone,
     reservations,
     reserve,
     seal,
@@ -123,7 +124,7 @@ def _dispatch_rare(state: State, event: Event) -> list[Effect]:
         case Started():
             return slabs.grow(state)
         case SlabTouched():
-            return slabs.on_slab_touched(state, event)
+            return [*slabs.on_slab_touched(state, event), *postpone.retry(state, find.on_fetch)]
         case SlabFailed():
             return slabs.on_slab_failed(state, event)
         case SlabDetached():
@@ -138,5 +139,6 @@ def _on_tick(state: State) -> list[Effect]:
         *reservations.on_tick(state),
         *sessions.on_tick(state),
         *slabs.on_tick(state),
+        *postpone.retry(state, find.on_fetch),
         *tier.on_tick(state),
     ]
