@@ -161,6 +161,8 @@ class Daemon:
         look_s = self.limits.tick_ns / NS_PER_S / IDLE_LOOKS_PER_TICK
         while not (self._is_settled() or hurry.is_set() or self.now_ns() >= deadline_ns):
             await _wait(hurry, look_s)
+        if not is_saved(self._state):
+            _log.warning("not all that was sealed is on disk; the next daemon will not find it")
         self._hands.close_all(KvdError(ErrorKind.UNAVAILABLE, "the daemon has stopped"))
 
     def close(self) -> None:

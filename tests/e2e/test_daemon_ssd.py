@@ -14,6 +14,7 @@ import pytest
 from kvd.client import EXACT, Client, Delivery, Reason
 from kvd.clock import NS_PER_S
 from kvd.config import SsdSettings
+from kvd.disk.posix import allocated_bytes
 from kvd.limits import MIB, PAGE_BYTES, Limits
 from tests.e2e.client_story import (
     ALL,
@@ -73,8 +74,7 @@ def stop(daemon) -> None:
 
 
 def allocated(data) -> int:
-    paths = [each for path in data for each in (path, *path.rglob("*"))]
-    return sum(max(path.stat().st_blocks * 512, path.stat().st_size) for path in paths)
+    return sum(allocated_bytes(path) for path in data)
 
 
 def test_what_was_acknowledged_durable_survives_a_kill(short_directory, data):
@@ -112,6 +112,9 @@ def test_disk_holds_what_dram_does_not_and_stays_within_its_budget(short_directo
         assert allocated(data) <= 16 * MIB
         for number in range(count):
             assert_there(client, number * TOKENS, number)
+        for number in range(count, 5 * count):
+            client.keyspace(KEYSPACE).put(chain(client, number * TOKENS), tensors(number))
+            assert allocated(data) <= 16 * MIB
         stop(daemon)
     assert allocated(data) <= 16 * MIB
 
