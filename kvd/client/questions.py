@@ -72,7 +72,7 @@ def prefetch(
     def take(session: Session, reply: Message) -> Found:
         assert isinstance(reply, pb.PrefetchReply)
         counts = parse_counts(reply.counts, count)
-        return Found(counts, 0, Reason.NONE if counts[0] else Reason.NOT_STORED)
+        return Found(counts)
 
     return Question(scope, FrameKind.PREFETCH, say, take, seconds)
 

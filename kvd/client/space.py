@@ -142,9 +142,10 @@ class Space:
         lanes: Sequence[Lane] | None = None,
         deadline_s: float | None = None,
     ) -> Found:
-        """Have the daemon read what is only on its disk into memory; return what is stored.
+        """Have the daemon read what is only on its disk into memory.
 
-        Returns at once, before anything is read, and holds nothing: a fetch must follow.
+        Return at once how many leading chunks of each class are there or on their way: less than a
+        lookup finds where there is no room. Nothing is held: a fetch is to follow.
         """
         question = questions.prefetch(self.scope, chain, class_count, lanes, deadline_s)
         return questions.found_of(self.scope, question.ask_here())

@@ -146,7 +146,7 @@ class GrpcDoor:
         self, kind: FrameKind, request: Message, context: Context, call: Call
     ) -> tuple[Session, int]:
         session = await self._session(context)
-        _take_over_deadline(request, context.time_remaining())
+        take_over_deadline(request, context.time_remaining())
         try:
             return session, session.ask(call, lambda asker: wish_of(kind, request, asker))
         except KvdError as error:
@@ -162,7 +162,7 @@ class GrpcDoor:
         return session
 
 
-def _take_over_deadline(request: Message, remaining_s: float | None) -> None:
+def take_over_deadline(request: Message, remaining_s: float | None) -> None:
     """Have the call's own deadline hold for a request that can state one and does not."""
     if remaining_s is None or "deadline_ms" not in request.DESCRIPTOR.fields_by_name:
         return

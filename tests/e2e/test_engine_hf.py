@@ -74,6 +74,23 @@ def test_another_engine_finds_the_prefix(model, cold, daemon: Daemon) -> None:
     assert mapped.tokens == pieces.tokens == plain.tokens == cold
 
 
+def test_what_is_durable_is_found_after_a_kill(model, cold, short_directory: Path) -> None:
+    flags = ("--data", str(short_directory / "data"), "--ssd", "192MiB")
+    with running(short_directory / "run", *flags) as first, connected(first) as client:
+        assert HfEngine(model, client, revision="1").store(PROMPT, durability="disk").durable
+        first.send(signal.SIGKILL)
+        assert first.wait() == -signal.SIGKILL
+    with running(short_directory / "run", *flags) as second, connected(second) as client:
+        engine = HfEngine(model, client, revision="1")
+        for _ in range(1000):  # Memory to read into grows in the background.
+            engine.prefetch(PROMPT)
+            found = engine.generate(PROMPT, OPTIONS)
+            assert found.tokens == cold and not engine.border.faults
+            if found.exact_chunks == CHUNKS:
+                break
+        assert found.found == (CHUNKS,) * 3 and found.missing_chunks == 0
+
+
 def test_drafts_over_a_slow_link_come_first_and_change_nothing(model, cold, daemon) -> None:
     with connected(daemon) as client:
         engine = HfEngine(model, client, revision="1")

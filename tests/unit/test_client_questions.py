@@ -39,13 +39,13 @@ def test_a_prefetch_asks_for_classes_of_lanes_and_says_what_is_stored(stage):
     assert counters.prefetches == 1 and counters.lookups == 0 and counters.misses == {}
 
 
-def test_a_prefetch_of_nothing_says_so_and_counts_no_miss(stage):
+def test_a_prefetch_of_nothing_is_no_miss(stage):
     asking = stage.start(stage.space.prefetch, CHAIN)
     stage.peer.take_keyspace()
     number, request = stage.peer.take(FrameKind.PREFETCH, pb.PrefetchRequest)
     assert request.class_count == 3 and len(request.lanes) == 1
     stage.peer.reply(number, pb.PrefetchReply(counts=counts(0, 0, 0)))
-    assert asking.result(DEADLINE_S) == Found((0, 0, 0), 0, Reason.NOT_STORED)
+    assert asking.result(DEADLINE_S) == Found((0, 0, 0))
     assert stage.client.status().counters.misses == {}
 
 

@@ -11,6 +11,7 @@ from kvd.core.events import ClearWanted, Delivery, FetchWanted, PrefetchWanted
 from kvd.errors import ErrorKind, KvdError
 from kvd.limits import Limits
 from kvd.rpc.grpc_call import STATUS
+from kvd.rpc.grpc_service import take_over_deadline
 from kvd.rpc.replies import promise_of, ready_of, reply_of
 from kvd.rpc.wishes import WISHES, Asker, wish_of
 from kvd.shape import HitRule
@@ -96,6 +97,15 @@ def test_a_seal_and_a_clear_have_deadlines_too(deadline_ms, expected_ns):
     assert seal.deadline_ns == 1000 + expected_ns
     clear = wish_of(FrameKind.CLEAR, pb.ClearRequest(keyspace=3, deadline_ms=deadline_ms), ASKER)
     assert clear == ClearWanted(1, 2, 3, 1000 + expected_ns)
+
+
+def test_a_grpc_calls_own_deadline_is_taken_where_none_is_stated():
+    for stated, remaining_s, expected in ((0, 1.5, 1500), (7, 1.5, 7), (0, None, 0), (0, 0.0, 1)):
+        for request in (pb.SealRequest, pb.ClearRequest, pb.FetchRequest):
+            message = request(deadline_ms=stated)
+            take_over_deadline(message, remaining_s)
+            assert message.deadline_ms == expected
+    take_over_deadline(pb.AbortRequest(), 1.5)
 
 
 def test_a_prefetch_asks_as_a_fetch_does():

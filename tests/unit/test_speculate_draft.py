@@ -71,6 +71,7 @@ class SteadyFetch:
 
     counts = (1, 1, 1)
     class_bytes = (300, 300, 300)
+    resident_bytes = 0  # Here at once.
 
     def __init__(self, clock: HandClock, arrived: tuple[PlaneClass, ...]) -> None:
         self._clock = clock
@@ -81,7 +82,8 @@ class SteadyFetch:
 
     @property
     def delivered_bytes(self) -> int:
-        return min(900, (self._clock.now - self._begin) * 100 // NS_PER_S)
+        came = (self._clock.now - self._begin) * 100 // NS_PER_S
+        return min(900, self.resident_bytes + came)
 
     def arrivals(self) -> Iterator[Arrival]:
         for plane_class in self._arrived:
@@ -139,6 +141,17 @@ def test_the_first_draft_is_not_started_when_it_would_come_too_late() -> None:
     drafting = Drafting(8.8, ANCHORS)
     drafting.runner.pace.tail_ns = 500 * NS_PER_MS
     assert drafting.run() == [] and not drafting.engine.batches
+
+
+def test_what_was_here_at_once_says_nothing_of_the_rate() -> None:
+    clock = HandClock()
+    fetch = SteadyFetch(clock, ANCHORS)
+    fetch.resident_bytes = 300
+    prefix = Prefix(fetch, LAYERS, clock, FAR_NS)
+    # Nothing has come since, and it is a disk, not a link: better to wait than to begin a draft.
+    assert prefix.last_byte_ns() == clock.now
+    clock.now += 2 * NS_PER_S
+    assert prefix.last_byte_ns() == NS_PER_S + 6 * NS_PER_S
 
 
 @pytest.mark.parametrize("tokens_max", (1, 7, 1000))
