@@ -37,7 +37,7 @@ class Report:
     """What was found, as it was before any repair. Without `contents` there was no catalog to use.
 
     `accounts` of segments are in the order of `contents.segments`; `verdicts` is None when no
-    strips were read; rows are counted `shortened` or `dropped` where repair does that to them.
+    strips were read. `kept` u8 by row of `contents`: how many classes repair leaves, or left.
     """
 
     directories: list[DataDirectory]
@@ -47,9 +47,21 @@ class Report:
     spaces: list[DirectoryAccount] = field(default_factory=list)
     accounts: SegmentAccounts | None = None
     verdicts: Verdicts | None = None
-    shortened: int = 0
-    dropped: int = 0
+    kept: np.ndarray = field(default_factory=lambda: np.empty(0, np.uint8))
     repaired: bool = False
+
+    @property
+    def dropped(self) -> int:
+        """Return how many chunks keep nothing."""
+        return int((self.kept == 0).sum())
+
+    @property
+    def shortened(self) -> int:
+        """Return how many chunks keep only some of their classes."""
+        if self.contents is None:
+            return 0
+        present = (self.contents.rows["pages"] != 0).sum(axis=1)
+        return int(((self.kept > 0) & (self.kept < present)).sum())
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,19 +86,14 @@ def check(paths: Sequence[Path], wish: Wish, told: Told) -> Report:
         report = Report(directories, home, findings, contents)
         for directory in directories:
             look_at_canary(directory, findings, plan)
-        kept = np.empty(0, np.uint8)
         if contents is not None:
-            kept = _check_contents(report, contents, wish, told, plan)
+            _check_contents(report, contents, wish, told, plan)
         _look_at_remains(report, plan)
         report.spaces = [account(directory, findings) for directory in directories]
         if wish.repair:
             told("repair", 0, 0)
-            kept = repair(directories, home, contents, kept, plan)
+            report.kept = repair(directories, home, contents, report.kept, plan)
             report.repaired = True
-        if contents is not None:
-            present = (contents.rows["pages"] != 0).sum(axis=1)
-            report.dropped = int((kept == 0).sum())
-            report.shortened = int(((kept > 0) & (kept < present)).sum())
     return report
 
 
@@ -97,10 +104,8 @@ def _segment_count(directory: DataDirectory) -> int:
         return 0
 
 
-def _check_contents(
-    report: Report, contents: Contents, wish: Wish, told: Told, plan: Plan
-) -> np.ndarray:
-    """Check what the catalog names; return u8: how many classes each row can keep."""
+def _check_contents(report: Report, contents: Contents, wish: Wish, told: Told, plan: Plan) -> None:
+    """Check what the catalog names."""
     holdings, records = holdings_of(contents), contents.segments
     numbers = record_of(holdings.strips.files, records)
     used = np.bincount(numbers, minlength=len(records)) > 0
@@ -116,12 +121,11 @@ def _check_contents(
     parents, plan.generation = check_rows(contents, pages, words)
     if not wish.quick:
         report.verdicts = _read(holdings, words, told)
-    kept = settled(holdings.kept, parents)
-    good = holdings.strips.classes < kept[holdings.strips.rows]
+    report.kept = settled(holdings.kept, parents)
+    good = holdings.strips.classes < report.kept[holdings.strips.rows]
     size = report.directories[0].superblock.segment_bytes
     sizes = np.where(seen.sound, size, PAGE_BYTES)  # Of what is not there, nothing but a head.
     report.accounts = account_segments(records, sizes, holdings.strips, good)
-    return kept
 
 
 def _read(holdings: Holdings, words: Words, told: Told) -> Verdicts:

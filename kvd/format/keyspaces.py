@@ -23,14 +23,7 @@ class _Short(Exception):
 
 
 def pack_keyspace(keyspace: Keyspace, tenant: str) -> tuple[bytes, bytes]:
-    """Return digest and bytes of a keyspace.
-
-    The bytes are ten fields, each a u32 length and then as many bytes, in this order: `tenant`,
-    `model`, `weight_revision`, `shape`, `tokenizer`, `chain`, `layout`, `rope`, `adapter` (texts
-    in UTF-8), `chunk_tokens` (u32). The shape is u32 words: the number of kv groups; for each
-    `layers`, `hit_rule`, `trailing_chunks`, the number of tensors; for each of these `role`,
-    `heads`, `width`, `dtype`. A field more, a byte more, or another digest than the key: refuse.
-    """
+    """Return digest and bytes of a keyspace: what the digest covers (docs/format.md, 6 and 15)."""
     data = keyspace_bytes(keyspace, tenant)
     assert len(data) <= KEYSPACE_BYTES_MAX, len(data)
     return digest_of_keyspace_bytes(data), data

@@ -38,15 +38,7 @@ def damaged(what: str) -> Refused:
 
 
 def seal(magic: bytes, body: bytes) -> bytes:
-    """Return `body` behind a head.
-
-    | offset | size | type | name | meaning | other values |
-    |---|---|---|---|---|---|
-    | 0 | 8 | bytes | `magic` | what this is | refuse: foreign |
-    | 8 | 4 | u32 | `version` | 1 | refuse: older or newer |
-    | 12 | 4 | u32 | `zero` | pad | refuse: damaged |
-    | 16 | 8 | u64 | `checksum` | XXH3-64 of bytes 0-15, then 24 to the end | refuse: damaged |
-    """
+    """Return `body` behind a head (docs/format.md, 14.1)."""
     assert len(magic) == MAGIC_BYTES and body
     whole = _HEAD.pack(magic, DISK_FORMAT, 0, 0) + body
     return whole[:_SUM_BEGIN] + struct.pack("<Q", _sum(whole)) + body

@@ -36,15 +36,10 @@ assert (SEGMENT_KEY_BYTES, SEGMENT_VALUE_BYTES) == (8, 16)
 
 @dataclass(frozen=True, slots=True)
 class Meta:
-    """One record, under the key `meta`; behind the head of `kvd.format.page`, magic `kvdctlog`:
+    """One record, under the key `meta` (docs/format.md, 15.1).
 
-    | offset | size | type | name | meaning | other values |
-    |---|---|---|---|---|---|
-    | 24 | 8 | u64 | `generation` | every generation below it may have been given out | |
-    | 32 | 8 | u64 | `written_bytes` | written to segments on `written_day` | |
-    | 40 | 4 | u32 | `written_day` | days since 1970 | |
-    | 44 | 4 | u32 | n | number of data directories, at most 255 | refuse |
-    | 48 | 16 n | bytes | `directories` | rows name them by their place here | 0, a twin: refuse |
+    `directories` are uuids, which records name by their place; each generation below `generation`
+    may have been given out.
     """
 
     generation: int = 0
@@ -80,19 +75,7 @@ def parse_meta(data: bytes) -> Meta | Refused:
 
 
 def empty_segments(count: int) -> np.ndarray:
-    """Return `count` segment rows of zeros, to be filled by column and sealed.
-
-    | offset | size | type | name | meaning | other values |
-    |---|---|---|---|---|---|
-    | key 0 | 1 | u8 | `directory` | by the list in the meta record | |
-    | key 1 | 3 | bytes | `key_zero` | pad | refuse |
-    | key 4 | 4 | u32 | `segment` | number of its file | 10^8 and more: refuse |
-    | value 0 | 1 | u8 | `plane_class` | of its strips | 3 to 255: refuse |
-    | value 1 | 1 | u8 | `state` | free 1, open 2, full 3 | refuse |
-    | value 2 | 2 | bytes | `value_zero` | pad | refuse |
-    | value 4 | 4 | u32 | `epoch` | of its strips, or of its last ones when free | 0: refuse |
-    | value 8 | 8 | u64 | `checksum` | XXH3-64 of the key and of 0 to 7 | refuse |
-    """
+    """Return `count` records of zeros, to be filled by column and sealed (docs/format.md, 15.2)."""
     return np.zeros(count, SEGMENT)
 
 

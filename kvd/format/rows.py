@@ -47,38 +47,9 @@ _PLACE = ("segment", "epoch", "page", "directory", "root")
 
 
 def empty_rows(count: int) -> np.ndarray:
-    """Return `count` rows of zeros, to be filled by column and sealed.
+    """Return `count` rows of zeros, to be filled by column and sealed (docs/format.md, 15.3).
 
-    Key:
-
-    | offset | size | type | name | meaning | other values |
-    |---|---|---|---|---|---|
-    | 0 | 32 | bytes | `keyspace` | digest | |
-    | 32 | 4 | u32 | `kv_group` | index in the block shape | |
-    | 36 | 1 | u8 | `shard_scheme` | replicated 0, heads 1, layers 2 | refuse |
-    | 37 | 1 | u8 | `key_zero` | pad | refuse |
-    | 38 | 2 | u16 | `shard_index` | below the count | refuse |
-    | 40 | 2 | u16 | `shard_count` | 1 when replicated | 0: refuse |
-    | 42 | 2 | u16 | `part_index` | | |
-    | 44 | 8 | bytes | `part_profile` | zero for the part `all` | |
-    | 52 | 32 | bytes | `chain` | chain digest | |
-
-    Value; three of a field are anchor, residual, exact:
-
-    | offset | size | type | name | meaning | other values |
-    |---|---|---|---|---|---|
-    | 0 | 32 | bytes | `parent` | chain digest of the chunk before; zero for the first | |
-    | 32 | 8 | u64 | `generation` | of all three strips | 0: refuse |
-    | 40 | 8 | u64 | `profile` | codec profile id | |
-    | 48 | 8 | f64 | `heat` | how often and when it was used | NaN: refuse |
-    | 56 | 24 | u64[3] | `root` | of the strip | |
-    | 80 | 12 | u32[3] | `segment` | number of its file | 10^8 and more: refuse |
-    | 92 | 12 | u32[3] | `epoch` | of the segment; another one in its head: stale | 0: refuse |
-    | 104 | 12 | u32[3] | `page` | first page in the file, from 1 | 0: refuse |
-    | 116 | 12 | u32[3] | `pages` | 0: not on disk, its other fields are 0 | more behind 0: refuse |
-    | 128 | 3 | u8[3] | `directory` | by the list in the meta record | |
-    | 131 | 5 | bytes | `value_zero` | pad | refuse |
-    | 136 | 8 | u64 | `checksum` | XXH3-64 of the key and of 0 to 135 | refuse |
+    A class that is not on disk has 0 `pages`, and 0 in all fields of its place.
     """
     return np.zeros(count, ROW)
 

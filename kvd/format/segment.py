@@ -20,18 +20,7 @@ _FIELDS = struct.Struct("<16sIIB7sQ")
 
 @dataclass(frozen=True, slots=True)
 class SegmentHead:
-    """One page; behind the head of `kvd.format.page`:
-
-    | offset | size | type | name | meaning | other values |
-    |---|---|---|---|---|---|
-    | 24 | 16 | bytes | `directory` | of the superblock beside it | refuse |
-    | 40 | 4 | u32 | `segment` | the number that is its file's name | refuse |
-    | 44 | 4 | u32 | `epoch` | grows with each reuse; a location of another is stale | 0: refuse |
-    | 48 | 1 | u8 | `plane_class` | of all strips in it | 3 to 255: refuse |
-    | 49 | 7 | bytes | `zero` | pad | refuse |
-    | 56 | 8 | u64 | `segment_bytes` | size of the file | refuse |
-    | 64 | 4032 | bytes | `zero` | pad | refuse |
-    """
+    """One page (docs/format.md, 14.3); `directory` is the uuid of the superblock beside it."""
 
     directory: bytes
     segment: int

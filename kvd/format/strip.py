@@ -1,9 +1,4 @@
-"""The head of a strip: its table of cells. Packs and checks bytes, touches no file.
-
-`[table: per cell u32 offset, u32 length and flags, u64 XXH3-64][cells]`, the whole padded with
-zeros to 4 KiB. Offsets count from the strip's first byte; the last bit of the length word marks a
-raw cell.
-"""
+"""The head of a strip: its table of cells (docs/format.md, 5.1). Packs and checks bytes only."""
 
 import numpy as np
 

@@ -15,15 +15,7 @@ _FIELDS = struct.Struct("<16s16sQ")
 
 @dataclass(frozen=True, slots=True)
 class Superblock:
-    """One page; behind the head of `kvd.format.page`:
-
-    | offset | size | type | name | meaning | other values |
-    |---|---|---|---|---|---|
-    | 24 | 16 | bytes | `directory` | of this directory, never of another one | zero: refuse |
-    | 40 | 16 | bytes | `home` | `directory` of the one that holds the catalog | zero: refuse |
-    | 56 | 8 | u64 | `segment_bytes` | of each segment file: whole pages, 2 pages to 2^40 | refuse |
-    | 64 | 4032 | bytes | `zero` | pad | refuse |
-    """
+    """One page (docs/format.md, 14.2): uuids of this directory and of the catalog's."""
 
     directory: bytes
     home: bytes

@@ -36,6 +36,22 @@ def table(header: str) -> list[list[str]]:
     return only
 
 
+def tables_of(heading: str) -> list[list[str]]:
+    """Return the one table of fields below the heading of a number, as `14.2`."""
+    (part,) = re.findall(
+        rf"^#+ {re.escape(heading)} .*?\n(.*?)(?=^#|\Z)", text(), re.MULTILINE | re.DOTALL
+    )
+    lines = part.splitlines()
+    at = lines.index("| offset | size | type | name | meaning | other values |")
+    rows = []
+    for row in lines[at + 2 :]:
+        if not row.startswith("|"):
+            break
+        rows.append([cell.strip().replace("`", "") for cell in row.strip("|").split("|")])
+    assert rows, heading
+    return rows
+
+
 def hex_blocks() -> dict[str, bytes]:
     blocks = _HEX.findall(text())
     assert len(dict(blocks)) == len(blocks)
@@ -47,10 +63,10 @@ def section(number: int) -> str:
     return text().split(f"\n## {number}. ")[1].split("\n## ")[0]
 
 
-def rules() -> dict[int, tuple[str, list[str]]]:
-    """Return the numbered rules of section 9: the sentence and the names of its vectors."""
+def rules(of_section: int) -> dict[int, tuple[str, list[str]]]:
+    """Return the numbered rules of a section: the sentence and the names of its vectors."""
     found = {}
-    for number, body in _RULE.findall(section(9)):
-        sentence, *names = re.split(r"`([a-z]+-[a-z0-9-]+)`", body)
+    for number, body in _RULE.findall(section(of_section)):
+        sentence, *names = re.split(r"`([a-z]+-[a-z0-9-]*\*?)`", body)
         found[int(number)] = (" ".join(sentence.split()), names[::2])
     return found

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from kvd.client.arrays import CellViews
-from kvd.client.messages import Promised
+from kvd.client.messages import WHOLES, Promised
 from kvd.client.outcomes import Reason
 from kvd.client.reading import Area, Strips, classes_needed
 from kvd.codec import EXACT, PROFILES
@@ -43,6 +43,7 @@ class Reader:
             lease_ttl_s=1.0,
             counts=(count, count, count),
             reason=Reason.NONE,
+            ready=WHOLES,
             generations=np.full(count, known["generation"], np.uint64),
             profiles=np.full(count, known["profile"], np.uint64),
             slabs=(np.ones(count, np.uint32),) * 3,

@@ -146,7 +146,7 @@ def identities() -> list[dict]:
     return out
 
 
-def _json(manifest: dict) -> bytes:
+def to_json(manifest: dict) -> bytes:
     """Return a manifest with one line for each vector, so that a change shows where it is."""
     lines = []
     for key, value in manifest.items():
@@ -161,7 +161,7 @@ def _directory(vectors: Iterator[Vector], **more: object) -> dict[str, bytes]:
     made = list(vectors)
     files = {name: data for vector in made for name, data in vector.files.items()}
     manifest = {"format": 0, **more, "vectors": [vector.entry for vector in made]}
-    return {**files, "manifest.json": _json(manifest)}
+    return {**files, "manifest.json": to_json(manifest)}
 
 
 def all_files() -> dict[str, bytes]:

@@ -11,7 +11,7 @@ LIMITS = {
     "CHANGELOG.md": 500,
     "bench/texts/README.md": 40,
     "docs/architecture.md": 350,
-    "docs/format.md": 500,
+    "docs/format.md": 750,
     "docs/glossary.md": 150,
     "docs/operations.md": 500,
     "docs/protocol.md": 400,
