@@ -66,7 +66,7 @@ def _commit_drops(state: State) -> list[Effect]:
 
 
 def _is_told(state: State, row: int, generation: int) -> bool:
-    index = state.index
+    index, journal = state.index, find_ssd(state).journal
     if index.generation[row] != generation or not index.present[row].any():
         return False
     if index.condemned[row] and not index.cataloged[row]:
@@ -77,7 +77,8 @@ def _is_told(state: State, row: int, generation: int) -> bool:
     if index.cataloged[row]:
         digest = index.chain[row]
         assert digest is not None
-        find_ssd(state).journal.dropped[int(index.tree_id[row]), digest] = None
+        journal.dropped[int(index.tree_id[row]), digest] = None
+        journal.released += find_ssd(state).held.pop(row, ())
         index.cataloged[row] = False
     return False
 
@@ -128,9 +129,8 @@ def _send(state: State, journal: Journal, rows: np.ndarray, freed: list[int]) ->
     generation = ssd.generation_limit
     if _needs_generations(state):
         generation = state.generation + GENERATIONS
-    batch = CommitBatch(
-        ssd.next_batch(), journal, rows, segments, pages, freed, index.generation[rows], generation
-    )
+    held = {row: ssd.held.pop(row) for row in rows.tolist() if row in ssd.held}
+    batch = CommitBatch(ssd.next_batch(), journal, rows, segments, pages, freed, held, generation)
     ssd.commit = batch
     index.cataloged[rows] = True
     trees = [index.trees[tree_id] for tree_id in np.unique(index.tree_id[rows]).tolist()]
@@ -189,10 +189,8 @@ def on_committed(state: State, event: Committed) -> list[Effect]:
     for at, row in enumerate(batch.rows.tolist()):
         if row in batch.journal.written:
             _settle_row(state, row, batch.segments[at], batch.pages[at])
-        if state.index.generation[row] == batch.generations[at]:
-            # Else it was replaced meanwhile, and the catalog heard of the places that are held.
-            _release(ssd, ssd.held.pop(row, ()))
-    _release(ssd, batch.journal.released)
+    for segments in (*batch.held.values(), batch.journal.released):
+        _release(ssd, segments)
     _note_rows(state, batch)
     for segment_id in batch.freed:
         segment = ssd.segments[segment_id]
@@ -217,6 +215,11 @@ def _take_back(state: State, batch: CommitBatch) -> None:
     newer.segments = {**older.segments, **newer.segments}
     newer.removed = {**older.removed, **newer.removed}
     newer.released = older.released + newer.released
+    for row, segments in batch.held.items():
+        if index.chain[row] is None:
+            newer.released += segments  # Its drop is told next.
+        else:
+            ssd.held[row] = (*segments, *ssd.held.get(row, ()))
 
 
 def _settle_row(state: State, row: int, segments: np.ndarray, pages: np.ndarray) -> None:

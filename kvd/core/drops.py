@@ -60,7 +60,11 @@ def _leave_segment(state: State, row: int, plane_class: int) -> None:
     segment.live_bytes -= int(index.size[row, plane_class])
     assert segment.live_bytes >= 0, segment.id
     index.segment[row, plane_class] = index.page[row, plane_class] = 0
-    ssd.journal.changed[row] = int(index.generation[row])
+    if index.cataloged[row]:
+        # Until the catalog has heard, it names this place.
+        segment.held += 1
+        ssd.held[row] = (*ssd.held.get(row, ()), segment.id)
+        ssd.journal.changed[row] = int(index.generation[row])
 
 
 def forget(state: State, row: int) -> None:
@@ -99,4 +103,5 @@ def condemn(state: State, row: int) -> None:
         digest = index.chain[row]
         assert digest is not None
         ssd.journal.dropped[int(index.tree_id[row]), digest] = None
+        ssd.journal.released += ssd.held.pop(row, ())
         index.cataloged[row] = False

@@ -58,6 +58,8 @@ def _begin(state: State) -> list[Effect]:
     if _bytes_of(state, kept, segment) > ssd.config.segment_bytes // 2:
         # Too much to be written again: what nobody holds goes, whatever hangs on it.
         kept = _drop_each(state, segment, kept, 1 << 62)
+    # Some went with the closure of others.
+    kept = kept[state.index.segment[kept, segment.plane_class] == segment.id]
     strips = kept * CLASS_COUNT + int(segment.plane_class)
     state.index.reads.reshape(-1)[strips] += 1  # In dram until it is written again.
     ssd.counts["strips written again"] += len(strips)

@@ -123,7 +123,7 @@ class CommitBatch:
     segments: np.ndarray  # u32[n, 3]: where the strips of `rows` lie once it is durable.
     pages: np.ndarray
     freed: list[int]
-    generations: np.ndarray
+    held: dict[int, tuple[int, ...]]  # By row: what need not be held once it is durable.
     generation_limit: int
 
 

@@ -38,7 +38,9 @@ def _check_rows(state: State, live: np.ndarray) -> None:
     assert (durable[:, 1:] <= durable[:, :-1]).all(), "I6: a durable class without the one before"
     parents = index.parent[live]
     # A replaced chunk is durable by its old strips, until its new ones are.
-    founded = (parents == NO_ROW) | np.isin(parents, list(find_ssd(state).held))
+    ssd = find_ssd(state)
+    replaced = [*ssd.held, *(ssd.commit.held if ssd.commit is not None else ())]
+    founded = (parents == NO_ROW) | np.isin(parents, replaced)
     holes = (durable > (index.segment[parents] != 0)).any(axis=1) & ~founded
     told = index.cataloged[live] & index.cataloged[parents] & ~index.condemned[parents]
     assert not (holes & told).any(), f"I6, I7: durable without their parents: {live[holes & told]}"
@@ -65,6 +67,7 @@ def _check_segments(state: State) -> None:
     held.update(ssd.journal.released)
     if ssd.commit is not None:
         held.update(ssd.commit.journal.released)
+        held.update(segment for segments in ssd.commit.held.values() for segment in segments)
     for segment in ssd.segments.values():
         assert segment.live_bytes == live_bytes[segment.id], f"I3: segment {segment.id}"
         assert segment.writing == writing[segment.id], f"I3: written to {segment.id}"
