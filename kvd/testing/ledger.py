@@ -173,6 +173,9 @@ class Ledger(Judge):
     def on_wrong(self, piece: Piece, found: str) -> None:
         raise Violation(f"I4: {found} for {piece.name()} at {piece.place}")
 
+    def on_damaged(self, piece: Piece) -> None:
+        self.excuse(RowKey(piece.fill.keyspace, piece.fill.lane, piece.fill.chain))
+
     def on_written(self, piece: Piece) -> None:
         self.written.add((piece.fill.id, piece.plane_class))
 
@@ -240,7 +243,7 @@ class Ledger(Judge):
             require(
                 not short or self._is_excused(key), f"I7: {_name(key)} was durable, and is lost"
             )
-        if self._commit is not None:
+        if self._commit is not None and state.ssd.counts["segments chosen"]:
             dropped = keys_of(self._commit.dropped)
             rows = {key: row for key, row in catalog.rows.items() if key not in dropped}
             least = self._by_prefix(rows | rows_of(self._commit.rows))

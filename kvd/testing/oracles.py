@@ -75,8 +75,10 @@ class Wishes:
             return
         match wish.event:
             case FetchWanted(delivery=delivery):
-                waits = delivery == Delivery.BYTES or wish.ready != WHOLES
-                require(request in state.pending, f"I10: nobody will answer {request}")
+                postponed = request in state.postponed and wish.promise is None
+                waits = postponed or delivery == Delivery.BYTES or wish.ready != WHOLES
+                known = postponed or request in state.pending
+                require(known, f"I10: nobody will answer {request}")
             case SealWanted(deadline_ns=deadline_ns):
                 waits = deadline_ns > 0
             case _:

@@ -40,7 +40,7 @@ TIERED = (
     "a fetch half from disk", "a fetch from disk only", "a joined read", "some pieces ready",
     "more of a promise ready", "a promise kept from disk", "a read that failed",
     "a promise cut by a failed read", "a shortfall by a failed read", "no room to read into",
-    "a delivery that waited for a disk", "a delivery without its bytes",
+    "a delivery that waited for a disk", "a delivery without its bytes", "a fetch put off",
     "a fetch late for its disk", "a release before everything was read", "damage that a reader saw",
     "a hung read", "a hung read released", "a read that never began",
     "a prefetch from disk", "a clear", "a clear with readers", "a clear too late",

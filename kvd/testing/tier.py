@@ -49,6 +49,9 @@ class Judge:
     def on_wrong(self, piece: Piece, found: str) -> None:
         """A hand finds other words than those of the piece's strip, in dram or on disk."""
 
+    def on_damaged(self, piece: Piece) -> None:
+        """A hand reports that the table of a piece is none of its strip's."""
+
     def on_written(self, piece: Piece) -> None:
         """A strip is on disk and synced; so it will be reported."""
 
@@ -233,7 +236,10 @@ class Tier:
         if not self.media.has(piece.place):
             self.judge.on_stale(piece)
             return GONE
-        return piece.damage(piece.in_dram(0, piece.sectors))
+        fault = piece.damage(piece.in_dram(0, piece.sectors))
+        if fault is not None:
+            self.judge.on_damaged(piece)
+        return fault
 
     def _copy_out(self, piece: Piece, begin: int, end: int) -> None:
         found = piece.wrong_words(piece.in_dram(begin, end), begin)

@@ -112,4 +112,5 @@ class ReadJob:
         if (found := piece.wrong_words(target, 0)) is not None:
             tier.judge.on_wrong(piece, f"a read found {self._host.memory.origin(found)}")
         if (fault := piece.damage(target)) is not None:
+            tier.judge.on_damaged(piece)
             self._faults[piece.item] = fault

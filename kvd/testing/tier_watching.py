@@ -54,6 +54,8 @@ class TierWatch:
 
     def _note_event(self, event: Event) -> None:
         match event:
+            case FetchWanted(request) if request in self.world.state.postponed:
+                self.saw("a fetch put off")
             case told.SegmentDone(request, fault):
                 change = self._changes.pop(request)
                 self.saw(change if fault is None else "a segment not made")

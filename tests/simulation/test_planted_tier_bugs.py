@@ -1,0 +1,290 @@
+"""Bugs planted in the core's ssd tier, each of which the world must find by the message named here.
+
+The core's own invariants of the tier are switched off: the world's oracles must find them alone.
+"""
+
+import re
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from kvd.core import (
+    clear,
+    commits,
+    deliver,
+    drops,
+    load,
+    recover,
+    save,
+    segments,
+    slabs,
+    ssd_invariants,
+    waits,
+)
+from kvd.core.effects import Answer, FetchDone, TellReady
+from kvd.core.segments import find_ssd
+from kvd.core.transitions import SegmentLife
+from kvd.limits import PAGE_BYTES
+from kvd.testing import run
+
+SEEDS = 60
+Patch = pytest.MonkeyPatch
+
+
+# ---- saving ----
+
+
+def durable_when_written(patch: Patch) -> None:
+    """A durable Seal is answered once its strips are written, before the commit."""
+    real = waits._verdict
+
+    def verdict(state, wait):
+        index, written = state.index, find_ssd(state).journal.written
+        done = all(row in written or index.segment[row].all() for row, _ in wait.rows)
+        return True if done else real(state, wait)
+
+    patch.setattr(waits, "_verdict", verdict)
+
+
+def seals_never_late(patch: Patch) -> None:
+    real = waits._verdict
+    patch.setattr(
+        waits, "_verdict", lambda state, wait: real(state, replace(wait, deadline_ns=1 << 62))
+    )
+
+
+def failed_writes_committed(patch: Patch) -> None:
+    """A strip that could not be written is committed all the same."""
+    real = save.on_strips_written
+    patch.setattr(
+        save,
+        "on_strips_written",
+        lambda state, event: real(
+            state, replace(event, kinds=np.zeros_like(event.kinds), faults=())
+        ),
+    )
+
+
+def more_written_than_a_day_allows(patch: Patch) -> None:
+    patch.setattr(save, "_is_spent", lambda ssd: False)
+
+
+# ---- commits and segments ----
+
+
+def freed_before_its_drops_are_durable(patch: Patch) -> None:
+    """A segment is free as soon as nothing lives in it, whatever the catalog still says."""
+    real = segments.provide
+
+    def provide(state, plane_class, *, last):
+        for segment in find_ssd(state).segments.values():
+            users = segment.live_bytes + segment.held + segment.writing + segment.reading
+            if segment.life == SegmentLife.CLEARING and not users:
+                segment.become(SegmentLife.FREE)
+        return real(state, plane_class, last=last)
+
+    patch.setattr(save, "provide", provide)
+
+
+def replaced_strips_not_held(patch: Patch) -> None:
+    """The places of replaced strips are free before the catalog knows of the new ones."""
+    real = commits._release
+
+    def hold(state, row):
+        held(state, row)
+        if state.ssd is not None:
+            real(state.ssd, state.ssd.held.pop(row, ()))
+
+    held = drops.hold_segments
+    patch.setattr("kvd.core.seal.hold_segments", hold)
+
+
+def changed_rows_not_told(patch: Patch) -> None:
+    """The catalog does not hear that a chunk lost a class."""
+    patch.setattr(commits, "_is_told", lambda state, row, generation: False)
+
+
+def recycled_under_readers(patch: Patch) -> None:
+    patch.setattr(
+        commits,
+        "_is_cleared",
+        lambda s: s.life == SegmentLife.CLEARING and not s.live_bytes + s.held + s.writing,
+    )
+    real = segments._recycle
+
+    def recycle(ssd, segment, plane_class):
+        reading, segment.reading = segment.reading, 0
+        effects = real(ssd, segment, plane_class)
+        segment.reading = reading
+        return effects
+
+    patch.setattr(segments, "_recycle", recycle)
+
+
+def more_segments_than_allowed(patch: Patch) -> None:
+    patch.setattr(segments, "in_use", lambda ssd: 0)
+
+
+# ---- reads ----
+
+
+def one_piece_for_all(patch: Patch) -> None:
+    """A strip counts as read when its first piece is."""
+    real = load.on_strips_read
+
+    def on_strips_read(state, event):
+        batch = find_ssd(state).reads[event.batch]
+        good = batch.strips[event.items][event.kinds == 0]
+        missing = state.index.missing.reshape(-1)
+        before = missing[good].copy()
+        effects = real(state, event)
+        missing[good[before != 0]] = 0
+        return effects
+
+    patch.setattr(load, "on_strips_read", on_strips_read)
+
+
+def failed_reads_taken_as_read(patch: Patch) -> None:
+    real = load.on_strips_read
+
+    def on_strips_read(state, event):
+        if event.busy:
+            return real(state, event)
+        return real(state, replace(event, kinds=np.zeros_like(event.kinds), faults=()))
+
+    patch.setattr(load, "on_strips_read", on_strips_read)
+
+
+def hung_reads_thought_over(patch: Patch) -> None:
+    """What a hung read may still write into is free at once."""
+    real = load.on_strips_read
+
+    def on_strips_read(state, event):
+        return real(state, replace(event, busy=False))
+
+    patch.setattr(load, "on_strips_read", on_strips_read)
+    patch.setattr(load, "on_read_released", lambda state, event: [])
+
+
+def ready_said_once_more(patch: Patch) -> None:
+    """Old news of what is ready comes again, and takes back what was said."""
+    real = deliver._progress_of
+
+    def progress_of(state, wish):
+        effects = real(state, wish)
+        told = [e for e in effects if isinstance(e, TellReady)]
+        return [*effects[:1], replace(told[0], ready=(0, 0, 0)), *effects[1:]] if told else effects
+
+    patch.setattr(deliver, "_progress_of", progress_of)
+
+
+def cut_too_short(patch: Patch) -> None:
+    """A promise loses one chunk more than could not be read."""
+    real = deliver._progress_of
+
+    def progress_of(state, wish):
+        return [_shortened(effect) for effect in real(state, wish)]
+
+    patch.setattr(deliver, "_progress_of", progress_of)
+
+
+def _shortened(effect: object) -> object:
+    match effect:
+        case Answer(outcome=FetchDone(counts=(anchors, _, _)) as done) if anchors:
+            fewer = tuple(min(count, anchors - 1) for count in done.counts)
+            return replace(effect, outcome=replace(done, counts=fewer))
+    return effect
+
+
+def tenants_share_what_is_read(patch: Patch) -> None:
+    real = slabs.own_session
+    patch.setattr(load, "own_session", lambda state, tenant: real(state, "red"))
+
+
+# ---- restarts ----
+
+
+def generations_begin_anew(patch: Patch) -> None:
+    real = recover.on_recovered
+
+    def on_recovered(state, event):
+        effects = real(state, event)
+        state.generation = 0
+        return effects
+
+    patch.setattr(recover, "on_recovered", on_recovered)
+
+
+def open_segments_begin_anew(patch: Patch) -> None:
+    """After a restart open segments are written from their first page on."""
+    real = recover._count_segments
+
+    def count_segments(state):
+        real(state)
+        for segment in find_ssd(state).segments.values():
+            segment.end = PAGE_BYTES
+
+    patch.setattr(recover, "_count_segments", count_segments)
+
+
+def forgotten_at_recovery(patch: Patch) -> None:
+    """Chunks deep in a chain are left out when the daemon begins."""
+    real = recover._stand
+
+    def stand(*rows):
+        parents, masks, depths = real(*rows)
+        masks[depths > 1] = 0
+        return parents, masks, depths
+
+    patch.setattr(recover, "_stand", stand)
+
+
+def cleared_before_it_is_durable(patch: Patch) -> None:
+    patch.setattr(clear, "_all_told", lambda state: True)
+    real = clear.advance
+
+    patch.setattr(clear, "advance", lambda state: [*_as_if_told(state), *real(state)])
+
+
+def _as_if_told(state) -> list:
+    for each in state.clears:
+        each.untold = False
+    return []
+
+
+PLANTS: dict[Callable[[Patch], None], str] = {
+    durable_when_written: "I7: .* is answered durable",
+    seals_never_late: "I10: wish .* has no answer by its deadline",
+    failed_writes_committed: "I7: .* lies in .*, which holds",
+    more_written_than_a_day_allows: "bytes are written of .* a day",
+    freed_before_its_drops_are_durable: "I7: .* is recycled under|I7: .* is removed under",
+    replaced_strips_not_held: "I7: .* is free and holds",
+    changed_rows_not_told: "I7: .* is free and holds",
+    recycled_under_readers: "I4: .* is recycled under",
+    more_segments_than_allowed: "I8: .* makes",
+    one_piece_for_all: "I1: class .* is said to be ready",
+    failed_reads_taken_as_read: "I1: class .* is said to be ready",
+    hung_reads_thought_over: "I4: two reads into|I4: .* is read into|I4: a read into",
+    ready_said_once_more: "I1: ready shrinks",
+    cut_too_short: "I5: .* is cut, and could be read",
+    tenants_share_what_is_read: "tenants: slab",
+    generations_begin_anew: "I2: generation .* was given before a restart",
+    open_segments_begin_anew: "I7: a write over",
+    forgotten_at_recovery: "I7: .* is durable and not found",
+    cleared_before_it_is_durable: "is cleared, and in the catalog",
+}
+
+
+@pytest.mark.parametrize("plant", PLANTS, ids=lambda plant: plant.__name__)
+def test_a_planted_bug_is_found(plant: Callable[[Patch], None], monkeypatch: Patch) -> None:
+    monkeypatch.setattr(ssd_invariants, "check", lambda state, live: None)
+    plant(monkeypatch)
+    for seed in range(SEEDS):
+        try:
+            run(seed)
+        except AssertionError as error:
+            assert re.search(PLANTS[plant], str(error)), f"seed {seed}: {error!r}"
+            return
+    raise AssertionError(f"not found within {SEEDS} seeds")
