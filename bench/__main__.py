@@ -8,7 +8,7 @@ import sys
 
 from bench.report import HISTORY, Report
 
-BENCHES = ("ttft", "path", "lookup", "codec")
+BENCHES = ("ttft", "path", "lookup", "codec", "ssd", "recover")
 
 
 def main() -> int:

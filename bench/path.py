@@ -145,7 +145,7 @@ def _take_turns(repeats: int, steps: tuple[Step, ...], advance: Callable[[str], 
 def _scene(client: Client, puts: int) -> Scene:
     space = client.keyspace(KEYSPACE)
     with progress("making and encoding KV, touching slabs", total=3) as advance:
-        tensors = _synthetic_kv()
+        tensors = synthetic_kv()
         advance("made")
         scene = Scene(client, space, b"", tensors, space.prepare(tensors), np.random.default_rng(5))
         scene.new_chain()
@@ -156,7 +156,7 @@ def _scene(client: Client, puts: int) -> Scene:
     return scene
 
 
-def _synthetic_kv() -> list[list[np.ndarray]]:
+def synthetic_kv() -> list[list[np.ndarray]]:
     """Return tensors[layer][k, v] of BF16 bits: normal, with scales and means per channel."""
     rng = np.random.default_rng(1)
     tokens = CHUNKS * CHUNK_TOKENS

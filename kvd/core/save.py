@@ -22,6 +22,7 @@ from kvd.core.ssd import Ssd, WriteBatch
 from kvd.core.state import State
 from kvd.core.transitions import SegmentLife
 from kvd.errors import FaultKind
+from kvd.limits import PAGE_BYTES
 from kvd.types import CLASS_COUNT
 
 
@@ -141,7 +142,8 @@ def _wanted(state: State, row: int, generation: int) -> list[int]:
             at = int(index.segment[row, plane_class])
             if at and ssd.segments[at].life != SegmentLife.CLEARING:
                 continue
-            if index.slab[row, plane_class] and not index.missing[row, plane_class]:
+            fits = index.size[row, plane_class] <= ssd.config.segment_bytes - PAGE_BYTES
+            if fits and index.slab[row, plane_class] and not index.missing[row, plane_class]:
                 wanted.append(plane_class)
             elif not at:
                 break
