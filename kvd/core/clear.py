@@ -7,11 +7,10 @@ catalog has forgotten all of them, durably (I7).
 import numpy as np
 
 from kvd.core.disk_effects import Commit
-from kvd.core.drops import condemn
+from kvd.core.drops import condemn, drop_all, is_held
 from kvd.core.effects import Answer, Cleared, Effect
 from kvd.core.events import ClearWanted
 from kvd.core.keyspaces import open_session
-from kvd.core.reclaim import drop_all, is_held
 from kvd.core.slabs import settle
 from kvd.core.state import Clear, Session, State
 from kvd.errors import ErrorKind, KvdError

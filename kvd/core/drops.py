@@ -5,7 +5,7 @@ Whatever the catalog may know of it is noted for its next commit.
 
 import numpy as np
 
-from kvd.core.index import NO_ROW
+from kvd.core.index import NO_ROW, Saving
 from kvd.core.state import State, move_bytes
 from kvd.core.transitions import StripState
 from kvd.types import CLASS_COUNT, Extent, PlaneClass
@@ -105,3 +105,36 @@ def condemn(state: State, row: int) -> None:
         ssd.journal.dropped[int(index.tree_id[row]), digest] = None
         ssd.journal.released += ssd.held.pop(row, ())
         index.cataloged[row] = False
+
+
+def closure_of(state: State, row: int, plane_class: int) -> list[int] | None:
+    """Return the row and all behind it that have the class, parents first; None if one is held."""
+    index = state.index
+    found, stack = [], [row]
+    while stack:
+        at = stack.pop()
+        if not index.present[at, plane_class]:
+            continue
+        if is_held(state, at, plane_class):
+            return None
+        found.append(at)
+        stack += index.children_of(at)
+    return found
+
+
+def is_held(state: State, row: int, plane_class: int) -> bool:
+    """Return whether anybody holds a class of the row, from this one on (I4)."""
+    index = state.index
+    held = index.pins[row, plane_class:].any() or index.reads[row, plane_class:].any()
+    return bool(
+        held or index.missing[row, plane_class:].any() or index.saving[row] == Saving.WRITING
+    )
+
+
+def drop_all(state: State, rows: list[int], plane_class: int) -> None:
+    """Drop the class, and those that stand on it, of rows given parents first."""
+    index = state.index
+    for row in reversed(rows):
+        for each in range(CLASS_COUNT - 1, plane_class - 1, -1):
+            if index.present[row, each]:
+                drop_class(state, row, each)

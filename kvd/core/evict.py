@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from kvd.core.drops import drop_class, free_copy
+from kvd.core.drops import closure_of, drop_all, drop_class, free_copy
 from kvd.core.effects import Effect, NotAdmitted
 from kvd.core.index import Saving
 from kvd.core.slabs import (
@@ -91,7 +91,7 @@ def evict(state: State, useful: set[int], wanted_bytes: int) -> set[int]:
         chosen, wanted_bytes = kin[index.tree_id[found.rows]] & ~found.copy, 1
     rows, classes, copy = (column[chosen] for column in found)
     if not len(rows):
-        return set()
+        return _uproot(state, helps)
     density = log_density(index.heat[rows], classes, index.size[rows, classes])
     density -= RELOAD_BITS * copy
     victims = np.argsort(density)[:VICTIMS_MAX]
@@ -107,6 +107,25 @@ def evict(state: State, useful: set[int], wanted_bytes: int) -> set[int]:
         if wanted_bytes <= 0:
             break
     return slabs
+
+
+def _uproot(state: State, helps: np.ndarray) -> set[int]:
+    """Drop a strip in dram only with what stands on it on disk; for want of anything else to go.
+
+    So it stands with a chunk that was replaced while what was built on it is on disk only.
+    """
+    index = state.index
+    fresh = helps[index.slab] & (index.slab != 0) & (index.segment == 0)
+    strips = np.flatnonzero(fresh.reshape(-1))
+    rows, classes = np.divmod(strips, CLASS_COUNT)
+    for at in np.argsort(index.heat[rows])[:SAMPLE_ROWS].tolist():
+        row, plane_class = int(rows[at]), int(classes[at])
+        behind = closure_of(state, row, plane_class)
+        if behind is not None:
+            slabs = set(index.slab[behind, plane_class:].ravel().tolist()) - {0}
+            drop_all(state, behind, plane_class)
+            return slabs
+    return set()
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ along a chain (I6); what anybody holds, and what is hot, moves.
 
 import numpy as np
 
-from kvd.core.drops import drop_class
+from kvd.core.drops import closure_of, drop_all
 from kvd.core.effects import Effect
 from kvd.core.index import Saving
 from kvd.core.load import bring
@@ -49,6 +49,8 @@ def _is_room_wanted(ssd: Ssd) -> bool:
 def _begin(state: State) -> list[Effect]:
     ssd = find_ssd(state)
     segment = _victim(state, ssd)
+    # Without a victim only writing can go on: it frees what replaced rows hold.
+    ssd.stuck = segment is None
     if segment is None:
         return []
     segment.become(SegmentLife.CLEARING)
@@ -119,7 +121,7 @@ def _drop_each(state: State, segment: Segment, rows: np.ndarray, outside: int) -
     for row in rows[np.argsort(-index.depth[rows], kind="stable")].tolist():
         if index.segment[row, plane_class] != segment.id:
             continue  # It went with one before.
-        behind = _closure(state, row, plane_class)
+        behind = closure_of(state, row, plane_class)
         if behind is not None:
             elsewhere = index.segment[behind, plane_class] != segment.id
             outside -= int(index.size[behind, plane_class][elsewhere].sum(dtype=np.int64))
@@ -128,39 +130,6 @@ def _drop_each(state: State, segment: Segment, rows: np.ndarray, outside: int) -
             continue
         drop_all(state, behind, plane_class)
     return np.array(left, np.int64)
-
-
-def _closure(state: State, row: int, plane_class: int) -> list[int] | None:
-    """Return the row and all behind it that have the class, parents first; None if one is held."""
-    index = state.index
-    found, stack = [], [row]
-    while stack:
-        at = stack.pop()
-        if not index.present[at, plane_class]:
-            continue
-        if is_held(state, at, plane_class):
-            return None
-        found.append(at)
-        stack += index.children_of(at)
-    return found
-
-
-def is_held(state: State, row: int, plane_class: int) -> bool:
-    """Return whether anybody holds a class of the row, from this one on (I4)."""
-    index = state.index
-    held = index.pins[row, plane_class:].any() or index.reads[row, plane_class:].any()
-    return bool(
-        held or index.missing[row, plane_class:].any() or index.saving[row] == Saving.WRITING
-    )
-
-
-def drop_all(state: State, rows: list[int], plane_class: int) -> None:
-    """Drop the class, and those that stand on it, of rows given parents first."""
-    index = state.index
-    for row in reversed(rows):
-        for each in range(CLASS_COUNT - 1, plane_class - 1, -1):
-            if index.present[row, each]:
-                drop_class(state, row, each)
 
 
 def _unguard(state: State, clearing: Clearing, strips: np.ndarray) -> None:
@@ -211,7 +180,7 @@ def _give_up(state: State, clearing: Clearing, strips: np.ndarray) -> None:
             continue
         one = np.array([strip])
         _unguard(state, clearing, one)
-        behind = _closure(state, row, plane_class)
+        behind = closure_of(state, row, plane_class)
         if behind is not None:
             drop_all(state, behind, plane_class)
         else:

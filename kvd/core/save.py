@@ -110,7 +110,7 @@ def _make_batch(state: State) -> list[Effect]:
         if wanted:
             missing = _unopened(state, row, wanted)
             if missing:
-                again = any(index.segment[row, c] for c in wanted)
+                again = ssd.stuck or any(index.segment[row, c] for c in wanted)
                 for plane_class in missing:
                     effects += provide(state, plane_class, last=again)
                 break

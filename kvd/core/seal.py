@@ -41,7 +41,9 @@ def on_seal(state: State, event: SealWanted) -> list[Effect]:
             give_back(state, reservation, chunk, StripState.FREE)
         states[at : at + count] = verdict
         at += count
-    waited = waits.rows_of(state, reservation, event) if reservation.durable else []
+    waited = np.zeros(0, np.int64)
+    if reservation.durable:
+        waited = waits.rows_of(state, reservation, event)
     if event.last:
         finish(state, reservation, StripState.FREE)
     return [*effects, *waits.answer_sealed(state, event, states, waited)]

@@ -42,7 +42,7 @@ def in_use(ssd: Ssd) -> int:
 
 def spare(ssd: Ssd) -> int:
     """Return how many segments could be opened now or soon, without clearing one."""
-    free = sum(s.life == SegmentLife.FREE for s in ssd.segments.values())
+    free = sum(s.life == SegmentLife.FREE and not s.spoiled for s in ssd.segments.values())
     return free + max(0, ssd.segments_max - in_use(ssd))
 
 
@@ -86,7 +86,9 @@ def provide(state: State, plane_class: int, *, last: bool) -> list[Effect]:
     if spare(ssd) <= (0 if last else SPARE_SEGMENTS):
         return []
     for segment in ssd.segments.values():
-        if segment.life == SegmentLife.FREE and usable(ssd, ssd.directories[segment.directory]):
+        directory = ssd.directories[segment.directory]
+        free = segment.life == SegmentLife.FREE and not segment.spoiled
+        if free and usable(ssd, directory):
             return _recycle(ssd, segment, PlaneClass(plane_class))
     directory = _roomiest(state, ssd)
     if directory is None or in_use(ssd) >= ssd.segments_max:
@@ -150,11 +152,8 @@ def on_segment_done(state: State, event: SegmentDone) -> list[Effect]:
         ssd.journal.segments[segment.id] = None
         return []
     ssd.open[segment.plane_class] = 0
-    if segment.life == SegmentLife.RECYCLING:
-        segment.become(SegmentLife.FREE)
-    else:
-        segment.become(SegmentLife.GONE)
-        del ssd.segments[segment.id]
+    segment.spoiled = segment.life == SegmentLife.MAKING
+    segment.become(SegmentLife.FREE)
     if event.fault.kind == FaultKind.NO_SPACE:
         # No fault of the directory: what is there can still be cleared and written over.
         ssd.counts["segments refused for space"] += 1
@@ -189,13 +188,16 @@ def on_space_seen(state: State, event: SpaceSeen) -> list[Effect]:
 
 
 def remove_surplus(state: State) -> list[Effect]:
-    """Remove free segments beyond the budget; others have to be cleared first."""
+    """Remove free segments beyond the budget, and spoiled ones; others are to be cleared first."""
     ssd, effects = find_ssd(state), []
     removing = sum(s.life == SegmentLife.REMOVING for s in ssd.segments.values())
     surplus = in_use(ssd) - removing - ssd.segments_max
     free = [s for s in ssd.segments.values() if s.life == SegmentLife.FREE]
-    for segment in sorted(free, key=lambda s: ssd.directories[s.directory].free_bytes or 0):
-        if surplus <= 0 or not usable(ssd, ssd.directories[segment.directory]):
+    free.sort(key=lambda s: (not s.spoiled, ssd.directories[s.directory].free_bytes or 0))
+    for segment in free:
+        if not usable(ssd, ssd.directories[segment.directory]):
+            continue
+        if surplus <= 0 and not segment.spoiled:
             break
         surplus -= 1
         segment.become(SegmentLife.REMOVING)

@@ -57,6 +57,7 @@ class Segment:
     live_bytes: int = 0
     rows: list[np.ndarray] = field(default_factory=list)
     reading: int = 0  # Pieces in flight.
+    spoiled: bool = False  # Making it failed: of use for nothing, it is there in part or not.
     writing: int = 0  # Strips placed in it that are not durable yet.
     held: int = 0  # Strips of replaced rows, which the catalog names until it hears of the row.
 
@@ -129,12 +130,13 @@ class CommitBatch:
 
 @dataclass(slots=True)
 class Wait:
-    """A wish that is answered when all `rows` (row, generation) are durable, or cannot be."""
+    """A wish that is answered when all `rows` of these generations are durable, or cannot be."""
 
     request: int
     session: int
     states: np.ndarray
-    rows: list[tuple[int, int]]
+    rows: np.ndarray
+    generations: np.ndarray
     deadline_ns: int
 
 
@@ -176,6 +178,7 @@ class Ssd:
     held: dict[int, tuple[int, ...]] = field(default_factory=dict)  # Row -> segments that it holds.
     keyspaces_known: set[bytes] = field(default_factory=set)
     clearing: Clearing | None = None
+    stuck: bool = False  # Room is wanted, and no segment can be cleared.
     day: int = 0
     written: tuple[int, int] = (0, 0)  # (day, bytes)
     space_at_ns: int = 0

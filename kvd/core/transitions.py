@@ -92,7 +92,7 @@ class SegmentLife(StrEnum):
 
 SEGMENT_MOVES = {
     (SegmentLife.MAKING, SegmentLife.OPEN): "its file is there",
-    (SegmentLife.MAKING, SegmentLife.GONE): "could not be made",
+    (SegmentLife.MAKING, SegmentLife.FREE): "could not be made; what there is of it is removed",
     (SegmentLife.OPEN, SegmentLife.FULL): "no room for the next strip, or a write failed",
     (SegmentLife.FULL, SegmentLife.CLEARING): "least valuable when room is needed",
     (SegmentLife.CLEARING, SegmentLife.FREE): "the commit that drops its last strip is durable",

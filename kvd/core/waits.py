@@ -10,30 +10,30 @@ from kvd.core.ssd import Wait
 from kvd.core.state import Reservation, Session, State
 
 
-def rows_of(state: State, reservation: Reservation, event: SealWanted) -> list[tuple[int, int]]:
-    """Return (row, generation) of the chunks that a Seal speaks of; NO_ROW where there is none.
+def rows_of(state: State, reservation: Reservation, event: SealWanted) -> np.ndarray:
+    """Return i64: the rows of the chunks that a Seal speaks of; NO_ROW where there is none.
 
     The last one speaks of all chunks of the reservation, those that were had included.
     """
-    index, known = state.index, reservation.tree.rows
-    chain = reservation.chain
+    known, chain = reservation.tree.rows, reservation.chain
     if not event.last:
         chain = chain[event.first : event.first + len(event.sizes)]
-    rows = (known.get(digest, NO_ROW) for digest in chain)
-    return [(row, 0 if row == NO_ROW else int(index.generation[row])) for row in rows]
+    return np.array([known.get(digest, NO_ROW) for digest in chain], np.int64)
 
 
 def answer_sealed(
-    state: State, event: SealWanted, states: np.ndarray, waited: list[tuple[int, int]]
+    state: State, event: SealWanted, states: np.ndarray, waited: np.ndarray
 ) -> list[Effect]:
     """Answer a Seal at once, or have it wait until its chunks are durable."""
     requests = state.sessions[event.session].requests
-    if not waited or len(requests) >= state.config.limits.requests_per_session_max:
+    if not len(waited) or len(requests) >= state.config.limits.requests_per_session_max:
         return [Answer(event.request, event.session, Sealed(states))]
     ssd = find_ssd(state)
     limit_ns = state.now_ns + state.config.limits.deadline_ns_max
     deadline_ns = min(event.deadline_ns or limit_ns, limit_ns)
-    ssd.waits[event.request] = Wait(event.request, event.session, states, waited, deadline_ns)
+    ssd.waits[event.request] = Wait(
+        event.request, event.session, states, waited, state.index.generation[waited], deadline_ns
+    )
     requests.add(event.request)
     return settle(state)
 
@@ -52,17 +52,13 @@ def settle(state: State) -> list[Effect]:
 
 def _verdict(state: State, wait: Wait) -> bool | None:
     """Return whether all is durable, or None while that is open."""
-    ssd, index = find_ssd(state), state.index
-    open_rows = []
-    for row, generation in wait.rows:
-        if row == NO_ROW or index.generation[row] != generation or not index.complete(row):
-            return False
-        if not index.durable(row):
-            if index.saving[row] == Saving.NONE:
-                return False
-            open_rows.append((row, generation))
-    wait.rows = open_rows
-    if not open_rows:
+    ssd, index, rows = find_ssd(state), state.index, wait.rows
+    there = (rows != NO_ROW) & (index.generation[rows] == wait.generations)
+    there &= index.present[rows].all(axis=1) & ~index.condemned[rows]
+    durable = index.segment[rows].all(axis=1)
+    if (~there | ~durable & (index.saving[rows] == Saving.NONE)).any():
+        return False
+    if durable.all():
         return True
     late = wait.deadline_ns <= state.now_ns or ssd.fault is not None
     return False if late else None
