@@ -57,6 +57,7 @@ def restart(world: "World") -> None:
     for client in world.clients.values():
         client.vanish()
     world.memory.restart(world.media.catalog.generation)
+    _lose_segment(world)
     for fill in world.memory.fills:
         fill.reported = False  # Its drop may not have become durable.
     world.starts += 1
@@ -101,14 +102,31 @@ def _end_well(world: "World") -> None:
     world.tier.crash()
 
 
+def begin_day(world: "World") -> None:
+    world.day += 1
+    world.ledger.begin_day(world.day)
+    world.tell(DayBegan(world.day))
+
+
 def _change_day(world: "World") -> None:
     def begin() -> None:
-        world.day += 1
-        world.ledger.begin_day(world.day)
-        world.tell(DayBegan(world.day))
-        _change_day(world)
+        if not world.stopped:
+            begin_day(world)
+            _change_day(world)
 
     world.after(world.rng.choice((3000, 20_000)) * NS_PER_MS, begin)
+
+
+def _lose_segment(world: "World") -> None:
+    """Have a file be gone that the catalog knows, and with it what lies in it."""
+    media = world.media
+    if not media.segments or world.rng.random() > 0.04:
+        return
+    world.saw("a segment lost")
+    key = world.rng.choice(sorted(media.segments))
+    for row_key, _, _ in list(media.catalog.places_in(key)):
+        world.ledger.excuse(row_key)
+    del media.segments[key]
 
 
 def _change_space(world: "World") -> None:

@@ -126,6 +126,10 @@ class Strip:
         at = self.offset // SECTOR_BYTES
         self.mapping[at + begin : at + end] = self.fill.words(self.plane_class, begin, end)
 
+    def damage(self) -> None:
+        """Have its writer leave a table that does not fit the root."""
+        self._found(1)[:] |= FLIP
+
     def wrong_word(self, sectors: int | None = None) -> int | None:
         """Return the first of its leading words that its fill did not write, or None."""
         end = self.sectors if sectors is None else sectors

@@ -178,6 +178,8 @@ class Put:
             return
         self._half = False
         strip.write(0, strip.sectors)
+        if self.world.rng.random() < 0.004:
+            strip.damage()
         fill.written += 1
 
     def _haunt(self) -> None:

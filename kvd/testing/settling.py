@@ -13,6 +13,7 @@ from kvd.core.events import LookupWanted, ReserveWanted, SealWanted
 from kvd.core.transitions import SlabState, StripState
 from kvd.identity import chain_digests
 from kvd.limits import PAGE_BYTES
+from kvd.testing.lives import begin_day
 from kvd.testing.memory import Fill, Strip
 from kvd.testing.oracles import require
 from kvd.types import CLASS_COUNT, Lane
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from kvd.testing.client import Client
     from kvd.testing.world import World
 
+DURABLE_NS = 20 * NS_PER_S
 STORE_TRIES, STORE_EVERY_NS = 100, NS_PER_S // 4
 
 
@@ -43,6 +45,9 @@ def settle(world: "World", tenants: tuple[str, ...]) -> None:
     _require_clean(world)
     if world.tier is not None:
         _require_saved(world)
+        begin_day(world)
+        for tenant in tenants:
+            _store(world, tenant, durable=True)
     for tenant in tenants:
         _store(world, tenant)
 
@@ -90,8 +95,8 @@ def _require_saved(world: "World") -> None:
         require(world.state.ssd.fault is None, f"degraded for ever: {world.state.ssd.fault}")
 
 
-def _store(world: "World", tenant: str) -> None:
-    """Require that a new session gets one chunk stored before long."""
+def _store(world: "World", tenant: str, *, durable: bool = False) -> None:
+    """Require that a new session gets one chunk stored before long, and if asked for on disk."""
     if world.state.draining:
         return
     client = world.join(tenant)
@@ -101,22 +106,27 @@ def _store(world: "World", tenant: str) -> None:
     for _ in range(STORE_TRIES):
         reserved = _answer(
             client,
-            lambda request: ReserveWanted(request, client.session, 1, lane, b"", chain, sizes),
+            lambda request: ReserveWanted(
+                request, client.session, 1, lane, b"", chain, sizes, durable
+            ),
         )
         if isinstance(reserved, Reserved) and reserved.reservation:
             break
         world.advance_until(world.now_ns + STORE_EVERY_NS)
     slabs = [(slab.id, slab.state, slab.tenant) for slab in world.state.slabs.values()]
+    require(isinstance(reserved, Reserved), f"{tenant} cannot store: {reserved}")
     require(reserved.reservation, f"{tenant} gets no room ({reserved.reason!r}): {slabs}")
     fill = _filled(client, lane, chain, reserved)
     roots = np.array([[fill.root(c) for c in range(CLASS_COUNT)]], np.uint64)
-    _answer(
+    deadline_ns = world.now_ns + DURABLE_NS if durable else 0
+    fill.sealed = True  # It may be saved before the answer.
+    sealed = _answer(
         client,
         lambda request: SealWanted(
-            request, client.session, reserved.reservation, 0, sizes, roots, 1, True
+            request, client.session, reserved.reservation, 0, sizes, roots, 1, True, deadline_ns
         ),
     )
-    fill.sealed = True
+    require(sealed.durable or not durable, f"{tenant} stored a chunk, and it is not on disk")
     found = _answer(
         client,
         lambda request: LookupWanted(request, client.session, 1, (lane,), chain, False),
@@ -139,6 +149,9 @@ def _filled(client: "Client", lane: Lane, chain: bytes, reserved: Reserved) -> F
 
 
 def _answer(client: "Client", make: object) -> object:
+    """Ask, and return the answer, if need be after some time."""
     answers: list[object] = []
     client.ask(make, lambda outcome: None, note=answers.append)
+    while not answers:
+        client.world.advance()
     return answers[0]

@@ -238,6 +238,7 @@ class Tier:
             return GONE
         fault = piece.damage(piece.in_dram(0, piece.sectors))
         if fault is not None:
+            self.host.saw("a strip refused by its root")
             self.judge.on_damaged(piece)
         return fault
 
