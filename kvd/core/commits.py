@@ -30,7 +30,8 @@ def commit_due(state: State) -> list[Effect]:
         return []
     if ssd.map_full is not None:
         return _commit_drops(state)
-    freed = [s.id for s in ssd.segments.values() if _is_cleared(s)]
+    freed = [] if ssd.clearing is None else [ssd.clearing.segment]
+    freed = [segment_id for segment_id in freed if _is_cleared(ssd, segment_id)]
     journal = ssd.journal
     told = freed or journal.written or journal.changed or journal.dropped or journal.removed
     if not (told or _needs_generations(state) or ssd.catalog_fault is not None):
@@ -48,9 +49,11 @@ def _needs_generations(state: State) -> bool:
     return state.generation + GENERATIONS // 2 >= find_ssd(state).generation_limit
 
 
-def _is_cleared(segment: Segment) -> bool:
-    users = segment.live_bytes + segment.held + segment.writing + segment.reading
-    return segment.life == SegmentLife.CLEARING and not users
+def _is_cleared(ssd: Ssd, segment_id: int) -> bool:
+    segment = ssd.segments[segment_id]
+    if segment.life != SegmentLife.CLEARING:
+        return False
+    return not (segment.live_bytes + segment.held + segment.writing or ssd.is_read(segment_id))
 
 
 def _commit_drops(state: State) -> list[Effect]:
@@ -194,7 +197,7 @@ def on_committed(state: State, event: Committed) -> list[Effect]:
     _note_rows(state, batch)
     for segment_id in batch.freed:
         segment = ssd.segments[segment_id]
-        segment.become(SegmentLife.FREE)
+        ssd.turn(segment, SegmentLife.FREE)
         segment.rows = []
         ssd.counts["segments cleared"] += 1
     return []

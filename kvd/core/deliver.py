@@ -24,11 +24,17 @@ from kvd.types import CLASS_COUNT
 Ready = tuple[int, int, int]
 
 
-def ready_of(state: State, strips: tuple[np.ndarray, ...]) -> Ready:
-    """Return per class how many leading pieces of each of its strips are in dram, or WHOLE."""
+def ready_of(state: State, strips: tuple[np.ndarray, ...], before: Ready = (0, 0, 0)) -> Ready:
+    """Return per class how many leading pieces of each of its strips are in dram, or WHOLE.
+
+    What was WHOLE `before` is so still.
+    """
     missing = state.index.missing.reshape(-1)
     ready = []
-    for each in strips:
+    for each, known in zip(strips, before, strict=True):
+        if known == WHOLE:
+            ready.append(WHOLE)
+            continue
         words = missing[each]
         words = words[words != 0]
         # The lowest bit that is missing anywhere: as many pieces come before it.
@@ -39,19 +45,22 @@ def ready_of(state: State, strips: tuple[np.ndarray, ...]) -> Ready:
 
 def progress(state: State) -> list[Effect]:
     """Tell those who wait for reads of what has come; end what is whole, or has failed."""
-    effects: list[Effect] = []
+    ssd, effects = state.ssd, []
+    assert ssd is not None
     for wish in list(state.pending.values()):
         if wish.ready != WHOLES:
-            effects += _progress_of(state, wish)
+            effects += _progress_of(state, wish, failed=ssd.reads_failed)
+    ssd.reads_failed = False
     return effects
 
 
-def _progress_of(state: State, wish: Pending) -> list[Effect]:
-    _cut(state, wish)
+def _progress_of(state: State, wish: Pending, *, failed: bool) -> list[Effect]:
+    if failed:
+        _cut(state, wish)
     if wish.cut and not wish.mapped:
         gone = KvdError(ErrorKind.UNAVAILABLE, "a strip that was promised could not be read")
         return [StopDelivery(wish.request), *answer_pending(state, wish.request, gone)]
-    ready = ready_of(state, wish.strips)
+    ready = ready_of(state, wish.strips, wish.ready)
     effects: list[Effect] = []
     if ready != wish.ready:
         wish.ready = ready

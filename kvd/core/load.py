@@ -140,11 +140,10 @@ def _read(state: State, strips: np.ndarray) -> list[Effect]:
     index.in_flight.reshape(-1)[strips] += counts.astype(np.int16)
     segments = index.segment.reshape(-1)[items]
     assert segments.all()
-    for segment_id, count in zip(*np.unique(segments, return_counts=True), strict=True):
-        ssd.segments[int(segment_id)].reading += int(count)
     batch = ReadBatch(
-        ssd.next_batch(), items, _ONE << piece.astype(np.uint64), lengths, segments, len(items)
-    )
+        ssd.next_batch(), items, _ONE << piece.astype(np.uint64), lengths, segments,
+        np.ones(len(items), bool), len(items),
+    )  # fmt: skip
     ssd.reads[batch.id] = batch
     where = segments, index.page.reshape(-1)[items]
     columns = strip_columns(state, items, where, begins.astype(np.uint32), lengths)
@@ -157,16 +156,16 @@ def _read(state: State, strips: np.ndarray) -> list[Effect]:
 
 def on_strips_read(state: State, event: StripsRead) -> list[Effect]:
     """Note what came and what failed; a strip is in dram once all its pieces are."""
-    index, ssd = state.index, find_ssd(state)
-    batch = ssd.reads[event.batch]
-    strips, good = batch.strips[event.items], event.kinds == 0
-    np.bitwise_and.at(index.missing.reshape(-1), strips[good], ~batch.bits[event.items][good])
+    index, batch = state.index, find_ssd(state).reads[event.batch]
+    strips, bits = batch.strips[event.items], batch.bits[event.items]
     effects: list[Effect] = []
-    for kind in np.unique(event.kinds[~good]).tolist():
-        effects += _on_fault(state, event, batch, kind)
-    index.failed.reshape(-1)[strips[~good]] = True
+    if event.kinds.any():
+        effects = _on_faults(state, event, batch)
+        good = event.kinds == 0
+        strips, bits = strips[good], bits[good]
+    np.bitwise_and.at(index.missing.reshape(-1), strips, ~bits)
     if event.busy:
-        _on_hung(state, strips)
+        _on_hung(state, batch.strips[event.items])
     else:
         _unflight(state, batch, event.items)
     return effects
@@ -177,19 +176,23 @@ def on_read_released(state: State, event: ReadReleased) -> list[Effect]:
     return []
 
 
-def _on_fault(state: State, event: StripsRead, batch: ReadBatch, kind: int) -> list[Effect]:
-    ssd = find_ssd(state)
-    items = event.items[event.kinds == kind]
-    ssd.counts[f"pieces not read: {FaultKind(kind).name}"] += len(items)
-    if kind in _WRONG_FOR_GOOD:
-        for row in np.unique(batch.strips[items] // CLASS_COUNT).tolist():
-            condemn(state, row)
-        return []
-    if kind == FaultKind.CANCELLED:
-        return []
-    fault = next(f for f in event.faults if f.kind == kind)
-    places = {ssd.segments[s].directory for s in np.unique(batch.segments[items]).tolist()}
-    return [effect for place in sorted(places) for effect in degrade(state, place, fault)]
+def _on_faults(state: State, event: StripsRead, batch: ReadBatch) -> list[Effect]:
+    """Note what could not be read, and what that says of chunks and directories."""
+    ssd, effects = find_ssd(state), []
+    ssd.reads_failed = True
+    state.index.failed.reshape(-1)[batch.strips[event.items[event.kinds != 0]]] = True
+    for kind in np.unique(event.kinds[event.kinds != 0]).tolist():
+        items = event.items[event.kinds == kind]
+        ssd.counts[f"pieces not read: {FaultKind(kind).name}"] += len(items)
+        if kind in _WRONG_FOR_GOOD:
+            for row in np.unique(batch.strips[items] // CLASS_COUNT).tolist():
+                condemn(state, row)
+        elif kind != FaultKind.CANCELLED:
+            fault = next(f for f in event.faults if f.kind == kind)
+            segments = np.unique(batch.segments[items]).tolist()
+            for directory in sorted({ssd.segments[s].directory for s in segments}):
+                effects += degrade(state, directory, fault)
+    return effects
 
 
 def _on_hung(state: State, strips: np.ndarray) -> None:
@@ -206,20 +209,19 @@ def _on_hung(state: State, strips: np.ndarray) -> None:
 def _unflight(state: State, batch: ReadBatch, items: np.ndarray) -> None:
     """These pieces are written by nobody any more; settle the strips of which that is all."""
     index, ssd = state.index, find_ssd(state)
-    batch.waiting -= len(items)
-    assert batch.waiting >= 0
-    if not batch.waiting:
+    assert batch.waiting[items].all()
+    batch.waiting[items] = False
+    batch.left -= len(items)
+    if not batch.left:
         del ssd.reads[batch.id]
     ssd.reading_bytes -= int(batch.sizes[items].sum())
-    for segment_id, count in zip(
-        *np.unique(batch.segments[items], return_counts=True), strict=True
-    ):
-        ssd.segments[int(segment_id)].reading -= int(count)
     strips = batch.strips[items]
     in_flight = index.in_flight.reshape(-1)
     np.subtract.at(in_flight, strips, 1)
-    over = np.unique(strips)
-    over = over[in_flight[over] == 0]
+    over = strips[in_flight[strips] == 0]
+    if not len(over):
+        return
+    over = np.unique(over)
     failed = index.failed.reshape(-1)[over]
     _settle_good(state, over[~failed])
     for strip in over[failed].tolist():

@@ -40,7 +40,7 @@ def advance(state: State) -> list[Effect]:
 
 
 def _is_room_wanted(ssd: Ssd) -> bool:
-    waiting = any(s.life in (SegmentLife.FREE, SegmentLife.REMOVING) for s in ssd.segments.values())
+    waiting = ssd.lives[SegmentLife.FREE] + ssd.lives[SegmentLife.REMOVING]
     if in_use(ssd) > ssd.segments_max:
         return not waiting
     return spare(ssd) <= SPARE_SEGMENTS or ssd.map_full is not None
@@ -53,7 +53,7 @@ def _begin(state: State) -> list[Effect]:
     ssd.stuck = segment is None
     if segment is None:
         return []
-    segment.become(SegmentLife.CLEARING)
+    ssd.turn(segment, SegmentLife.CLEARING)
     ssd.counts["segments chosen"] += 1
     rows = _live_rows(state, segment)
     kept = _drop_cold(state, segment, rows)
@@ -73,8 +73,8 @@ def _victim(state: State, ssd: Ssd) -> Segment | None:
     """Return the least valuable of some sampled segments that nothing is under way in."""
     idle = [
         s for s in ssd.segments.values()
-        if s.life == SegmentLife.FULL and not (s.reading or s.writing or s.held)
-        and usable(ssd, ssd.directories[s.directory])
+        if s.life == SegmentLife.FULL and not (s.writing or s.held)
+        and usable(ssd, ssd.directories[s.directory]) and not ssd.is_read(s.id)
     ]  # fmt: skip
     if len(idle) > VICTIMS_SAMPLED:
         chosen = state.rng.choice(len(idle), VICTIMS_SAMPLED, replace=False)

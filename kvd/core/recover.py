@@ -64,8 +64,10 @@ def _take_segments(ssd: Ssd, event: Recovered) -> dict[tuple[int, int], int]:
                 ssd.open[record.plane_class] = ssd.segment_id
         # A free one may have got the next epoch already, without the catalog having heard of it.
         epoch = record.epoch + (life == SegmentLife.FREE)
-        ssd.segments[ssd.segment_id] = Segment(
-            ssd.segment_id, record.directory, record.segment, epoch, record.plane_class, life
+        ssd.add(
+            Segment(
+                ssd.segment_id, record.directory, record.segment, epoch, record.plane_class, life
+            )
         )
         ssd.number = max(ssd.number, record.segment)
         ids[record.directory, record.segment] = ssd.segment_id

@@ -42,8 +42,9 @@ def in_use(ssd: Ssd) -> int:
 
 def spare(ssd: Ssd) -> int:
     """Return how many segments could be opened now or soon, without clearing one."""
-    free = sum(s.life == SegmentLife.FREE and not s.spoiled for s in ssd.segments.values())
-    return free + max(0, ssd.segments_max - in_use(ssd))
+    # A spoiled one is free, or being removed: it is not counted as room twice.
+    free = ssd.lives[SegmentLife.FREE] - ssd.spoiled
+    return max(0, free) + max(0, ssd.segments_max - in_use(ssd))
 
 
 # ---- opening ----
@@ -62,7 +63,7 @@ def open_segment(state: State, plane_class: int, size: int) -> Segment | None:
 
 
 def close_segment(ssd: Ssd, segment: Segment) -> None:
-    segment.become(SegmentLife.FULL)
+    ssd.turn(segment, SegmentLife.FULL)
     if ssd.open[segment.plane_class] == segment.id:
         ssd.open[segment.plane_class] = 0
     ssd.journal.segments[segment.id] = None
@@ -99,7 +100,7 @@ def provide(state: State, plane_class: int, *, last: bool) -> list[Effect]:
         ssd.segment_id, directory.number, ssd.number, 1, PlaneClass(plane_class),
         SegmentLife.MAKING,
     )  # fmt: skip
-    ssd.segments[segment.id] = segment
+    ssd.add(segment)
     ssd.open[plane_class] = segment.id
     if directory.free_bytes is not None:
         directory.free_bytes -= ssd.config.segment_bytes
@@ -108,8 +109,9 @@ def provide(state: State, plane_class: int, *, last: bool) -> list[Effect]:
 
 
 def _recycle(ssd: Ssd, segment: Segment, plane_class: PlaneClass) -> list[Effect]:
-    assert segment.live_bytes == segment.held == segment.writing == segment.reading == 0
-    segment.become(SegmentLife.RECYCLING)
+    assert segment.live_bytes == segment.held == segment.writing == 0
+    assert not ssd.is_read(segment.id)
+    ssd.turn(segment, SegmentLife.RECYCLING)
     segment.epoch += 1
     segment.plane_class = plane_class
     segment.end, segment.rows = PAGE_BYTES, []
@@ -140,20 +142,20 @@ def on_segment_done(state: State, event: SegmentDone) -> list[Effect]:
     segment = ssd.segments[ssd.changing.pop(event.request)]
     if segment.life == SegmentLife.REMOVING:
         if event.fault is None:
-            segment.become(SegmentLife.GONE)
-            del ssd.segments[segment.id]
+            ssd.turn(segment, SegmentLife.GONE)
             ssd.journal.segments.pop(segment.id, None)
             ssd.journal.removed[segment.directory, segment.number] = None
             return []
-        segment.become(SegmentLife.FREE)
+        ssd.turn(segment, SegmentLife.FREE)
         return degrade(state, segment.directory, event.fault)
     if event.fault is None:
-        segment.become(SegmentLife.OPEN)
+        ssd.turn(segment, SegmentLife.OPEN)
         ssd.journal.segments[segment.id] = None
         return []
     ssd.open[segment.plane_class] = 0
     segment.spoiled = segment.life == SegmentLife.MAKING
-    segment.become(SegmentLife.FREE)
+    ssd.spoiled += segment.spoiled
+    ssd.turn(segment, SegmentLife.FREE)
     if event.fault.kind == FaultKind.NO_SPACE:
         # No fault of the directory: what is there can still be cleared and written over.
         ssd.counts["segments refused for space"] += 1
@@ -178,8 +180,7 @@ def on_space_seen(state: State, event: SpaceSeen) -> list[Effect]:
         for directory in ssd.directories:
             if event.devices[directory.number] == device:
                 directory.device, directory.free_bytes = device, free_bytes
-    making = sum(s.life == SegmentLife.MAKING for s in ssd.segments.values())
-    fits = max(0, in_use(ssd) - making + room)
+    fits = max(0, in_use(ssd) - ssd.lives[SegmentLife.MAKING] + room)
     wanted = min(ssd.config.segments_max, fits)
     if wanted < ssd.segments_max:
         ssd.counts["budget shrunk"] += 1
@@ -190,8 +191,9 @@ def on_space_seen(state: State, event: SpaceSeen) -> list[Effect]:
 def remove_surplus(state: State) -> list[Effect]:
     """Remove free segments beyond the budget, and spoiled ones; others are to be cleared first."""
     ssd, effects = find_ssd(state), []
-    removing = sum(s.life == SegmentLife.REMOVING for s in ssd.segments.values())
-    surplus = in_use(ssd) - removing - ssd.segments_max
+    surplus = in_use(ssd) - ssd.lives[SegmentLife.REMOVING] - ssd.segments_max
+    if not ssd.lives[SegmentLife.FREE] or (surplus <= 0 and not ssd.spoiled):
+        return []
     free = [s for s in ssd.segments.values() if s.life == SegmentLife.FREE]
     free.sort(key=lambda s: (not s.spoiled, ssd.directories[s.directory].free_bytes or 0))
     for segment in free:
@@ -200,7 +202,7 @@ def remove_surplus(state: State) -> list[Effect]:
         if surplus <= 0 and not segment.spoiled:
             break
         surplus -= 1
-        segment.become(SegmentLife.REMOVING)
+        ssd.turn(segment, SegmentLife.REMOVING)
         request = _request(ssd, segment)
         effects.append(RemoveSegment(request, segment.directory, segment.number))
     return effects

@@ -56,14 +56,9 @@ class Segment:
     end: int = PAGE_BYTES  # Behind the last page given out.
     live_bytes: int = 0
     rows: list[np.ndarray] = field(default_factory=list)
-    reading: int = 0  # Pieces in flight.
     spoiled: bool = False  # Making it failed: of use for nothing, it is there in part or not.
     writing: int = 0  # Strips placed in it that are not durable yet.
     held: int = 0  # Strips of replaced rows, which the catalog names until it hears of the row.
-
-    def become(self, life: SegmentLife) -> None:
-        assert (self.life, life) in SEGMENT_MOVES, (self.id, self.life, life)
-        self.life = life
 
     def all_rows(self) -> np.ndarray:
         """Return i64: each row that may have a strip here, once, as written."""
@@ -95,7 +90,8 @@ class ReadBatch:
     bits: np.ndarray
     sizes: np.ndarray
     segments: np.ndarray
-    waiting: int  # Items that were not reported, or only as hung.
+    waiting: np.ndarray  # bool of each item: not reported, or only as hung.
+    left: int  # How many are.
 
 
 @dataclass(slots=True)
@@ -154,6 +150,8 @@ class Ssd:
     directories: list[Directory]
     segments_max: int
     segments: dict[int, Segment] = field(default_factory=dict)
+    lives: Counter = field(default_factory=Counter)  # Segments by life.
+    spoiled: int = 0
     open: list[int] = field(default_factory=lambda: [0] * CLASS_COUNT)
     segment_id: int = 0
     number: int = 0  # Of the newest file; a number is not used again.
@@ -167,6 +165,7 @@ class Ssd:
     writes: dict[int, WriteBatch] = field(default_factory=dict)
     reads: dict[int, ReadBatch] = field(default_factory=dict)
     reading_bytes: int = 0
+    reads_failed: bool = False  # Since those who wait for reads were last told.
     journal: Journal = field(default_factory=Journal)
     commit: CommitBatch | None = None
     catalog_fault: Fault | None = None
@@ -191,6 +190,27 @@ class Ssd:
             return self.catalog_fault or self.map_full
         faults = [directory.fault for directory in self.directories]
         return None if None in faults else faults[0]
+
+    def add(self, segment: Segment) -> None:
+        self.segments[segment.id] = segment
+        self.lives[segment.life] += 1
+
+    def turn(self, segment: Segment, life: SegmentLife) -> None:
+        """Move a segment on in its life; at the end of it, it is forgotten."""
+        assert (segment.life, life) in SEGMENT_MOVES, (segment.id, segment.life, life)
+        self.lives[segment.life] -= 1
+        segment.life = life
+        if life == SegmentLife.GONE:
+            del self.segments[segment.id]
+            self.spoiled -= segment.spoiled
+        else:
+            self.lives[life] += 1
+
+    def is_read(self, segment_id: int) -> bool:
+        """Return whether pieces of the segment are in flight."""
+        return any(
+            (batch.waiting & (batch.segments == segment_id)).any() for batch in self.reads.values()
+        )
 
     def next_batch(self) -> int:
         self.batch_id += 1

@@ -74,11 +74,15 @@ def _check_segments(state: State) -> None:
         assert segment.held == held[segment.id], f"I7: held {segment.id}"
         assert segment.live_bytes + PAGE_BYTES <= segment.end <= ssd.config.segment_bytes
         if segment.life not in _WITH_STRIPS:
-            users = segment.live_bytes + segment.writing + segment.held + segment.reading
-            assert not users, f"I7: {segment.id} is {segment.life}, and used"
+            users = segment.live_bytes + segment.writing + segment.held
+            assert not users and not ssd.is_read(segment.id), (
+                f"I7: {segment.id} is {segment.life}, and used"
+            )
     _check_places(ssd, places)
     for plane_class, segment_id in enumerate(ssd.open):
         assert not segment_id or ssd.segments[segment_id].plane_class == plane_class
+    assert +ssd.lives == Counter(s.life for s in ssd.segments.values())
+    assert ssd.spoiled == sum(s.spoiled for s in ssd.segments.values())
     numbers = [(s.directory, s.number) for s in ssd.segments.values()]
     assert len(set(numbers)) == len(numbers)
 
@@ -95,10 +99,10 @@ def _check_places(ssd: Ssd, places: list[tuple[int, int, int]]) -> None:
 def _check_reads(state: State) -> None:
     """I4, I9: pieces in flight are counted, and their places are not free."""
     index, ssd = state.index, find_ssd(state)
-    waiting = sum(batch.waiting for batch in ssd.reads.values())
+    waiting = sum(int(batch.waiting.sum()) for batch in ssd.reads.values())
+    assert waiting == sum(batch.left for batch in ssd.reads.values())
     assert index.in_flight.sum() == waiting, "I4: pieces in flight"
     assert (index.in_flight >= 0).all()
-    assert sum(s.reading for s in ssd.segments.values()) == waiting
     coming = index.in_flight != 0
     assert ((index.missing != 0) <= coming).all(), "I1: pieces that nobody reads"
     assert (coming <= (index.slab != 0)).all(), "I4: read into no place"
