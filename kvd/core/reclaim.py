@@ -142,6 +142,8 @@ def _go_on(state: State, clearing: Clearing) -> list[Effect]:
     index = state.index
     if _has_no_room(state, clearing):
         _give_up(state, clearing, clearing.strips)
+    moved = index.segment.reshape(-1)[clearing.strips] != clearing.segment
+    _unguard(state, clearing, clearing.strips[moved])
     strips = clearing.strips
     rows, classes = np.divmod(strips, CLASS_COUNT)
     here = index.segment[rows, classes] == clearing.segment
