@@ -33,6 +33,11 @@ def retry(state: State, fetching: Fetching) -> list[Effect]:
     for request, before in list(state.postponed.items()):
         event = before[0]
         state.sessions[event.session].requests.discard(request)
+        if event.deadline_ns <= state.now_ns:
+            late = KvdError(ErrorKind.LATE, "no room to read into by the deadline")
+            effects.append(Answer(request, event.session, late))
+            del state.postponed[request]
+            continue
         try:
             effects += fetching(state, event)
         except KvdError as refusal:

@@ -16,7 +16,7 @@ from kvd.core.ssd import Clearing, Segment, Ssd
 from kvd.core.state import State
 from kvd.core.transitions import SegmentLife
 from kvd.policy.value import CLASS_GAIN, heat_at
-from kvd.types import CLASS_COUNT
+from kvd.types import CLASS_COUNT, PlaneClass
 
 VICTIMS_SAMPLED = 8
 HEATS_SAMPLED = 256
@@ -34,9 +34,17 @@ def advance(state: State) -> list[Effect]:
     if clearing is not None and ssd.segments[clearing.segment].life == SegmentLife.FREE:
         _unguard(state, clearing, clearing.strips)
         clearing = ssd.clearing = None
-    if clearing is None:
-        return _begin(state) if _is_room_wanted(ssd) else []
-    return _go_on(state, clearing)
+    effects: list[Effect] = []
+    ssd.stuck = False
+    if clearing is not None:
+        effects = _go_on(state, clearing)
+        waited_for = ssd.segments[clearing.segment]
+        ssd.stuck = bool(waited_for.held) and not waited_for.live_bytes
+    elif _is_room_wanted(ssd):
+        effects = _begin(state)
+    if ssd.stuck:
+        _unstick(state)
+    return effects
 
 
 def _is_room_wanted(ssd: Ssd) -> bool:
@@ -49,9 +57,8 @@ def _is_room_wanted(ssd: Ssd) -> bool:
 def _begin(state: State) -> list[Effect]:
     ssd = find_ssd(state)
     segment = _victim(state, ssd)
-    # Without a victim only writing can go on: it frees what replaced rows hold.
-    ssd.stuck = segment is None
     if segment is None:
+        ssd.stuck = True
         return []
     ssd.turn(segment, SegmentLife.CLEARING)
     ssd.counts["segments chosen"] += 1
@@ -67,6 +74,22 @@ def _begin(state: State) -> list[Effect]:
     ssd.counts["strips written again"] += len(strips)
     ssd.clearing = Clearing(segment.id, strips)
     return _go_on(state, ssd.clearing)
+
+
+def _unstick(state: State) -> None:
+    """Drop one replaced row whose old places nobody can write over, if nothing else can go on.
+
+    Else writing goes on, with the last spare segment: it ends what replaced rows hold.
+    """
+    ssd = find_ssd(state)
+    if spare(ssd) > 0 or ssd.writes or ssd.commit is not None or ssd.changing:
+        return
+    for row in ssd.held:
+        behind = closure_of(state, row, PlaneClass.ANCHOR)
+        if behind is not None:
+            ssd.counts["chunks dropped for their places"] += len(behind)
+            drop_all(state, behind, PlaneClass.ANCHOR)
+            return
 
 
 def _victim(state: State, ssd: Ssd) -> Segment | None:

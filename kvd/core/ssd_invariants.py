@@ -43,6 +43,7 @@ def _check_rows(state: State, live: np.ndarray) -> None:
     founded = (parents == NO_ROW) | np.isin(parents, replaced)
     holes = (durable > (index.segment[parents] != 0)).any(axis=1) & ~founded
     told = index.cataloged[live] & index.cataloged[parents] & ~index.condemned[parents]
+    told &= index.saving[parents] != Saving.WRITING  # Told just now, and durable with it.
     assert not (holes & told).any(), f"I6, I7: durable without their parents: {live[holes & told]}"
     assert (index.cataloged[live] | ~durable[:, 0] | index.condemned[live]).all(), "I7"
 
