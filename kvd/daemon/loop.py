@@ -25,6 +25,7 @@ from kvd.core.save import is_saved
 from kvd.core.state import CoreConfig, new_state
 from kvd.core.step import step
 from kvd.daemon.crossing import Crossing
+from kvd.daemon.gathering import Gathering
 from kvd.daemon.hands import Hands
 from kvd.daemon.health import Health
 from kvd.daemon.inbox import Admitted, Link
@@ -99,8 +100,8 @@ class Daemon:
         self._ssd = None
         if found is not None:
             health = Health([each.path for each in found.directories], found.catalog)
-            tell = partial(self._crossing.call, self._take_report, health)
-            self._ssd = SsdHand(found, self._arena, self._clock, tell)
+            gathering = Gathering(self._crossing, partial(self._take_report, health))
+            self._ssd = SsdHand(found, self._arena, self._clock, gathering.post)
         self._hands = Hands(self._arena, self._clock, self.limits, self.post, self._ssd)
         self._border = _BugBorder(on_bug)
         self._queue: deque[Event] = deque()
