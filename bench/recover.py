@@ -11,8 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from bench.report import Report, progress
-from bench.serving import serving
-from bench.ssd import data_directory
+from bench.serving import data_directory, serving
 from kvd.catalog.committing import LmdbCatalog, open_catalog
 from kvd.catalog.contract import Changes, Committed, map_bytes_of
 from kvd.client import BlockShape, Client, Dtype, Keyspace

@@ -84,17 +84,38 @@ class Scene:
             self._model.forward(view, Batch(prompt[:tokens], 0, tokens, (0,)))
             view.truncate(0)
 
-    def store(self, stored: Sequence[int], progress: Progress | None = None) -> dict[str, Stored]:
+    def store(
+        self,
+        stored: Sequence[int],
+        progress: Progress | None = None,
+        durability: str = "memory",
+    ) -> dict[str, Stored]:
         """Prefill the document once and store its KV in kvd's code and in the plain ones."""
         tensors = self.engine.prefill(stored, progress)
-        kept = {"kvd": self.engine.put(stored, tensors)}
+        kept = {"kvd": self.engine.put(stored, tensors, durability)}
+        for plain in PLAIN:
+            space, values = self._spaces[plain.name], encode(plain, tensors)
+            kept[plain.name] = space.put(space.chain(list(stored)), values, durability=durability)
+        short = [
+            name for name, answer in kept.items()
+            if answer is None or answer.refused or answer.durable != (durability == "disk")
+        ]  # fmt: skip
+        if short:
+            where = "--dram" if durability == "memory" else "--dram or --ssd, or a faster disk"
+            raise RuntimeError(f"not stored: {', '.join(short)}; give the daemon more {where}")
+        return kept
+
+    def bring_plain(self, prompt: Sequence[int]) -> None:
+        """Have the plain caches in the daemon's memory, also where they are only on its disk."""
+        chunks = usable_chunks(len(prompt))
         for plain in PLAIN:
             space = self._spaces[plain.name]
-            kept[plain.name] = space.put(space.chain(list(stored)), encode(plain, tensors))
-        short = [name for name, answer in kept.items() if answer is None or answer.refused]
-        if short:
-            raise RuntimeError(f"not stored: {', '.join(short)}; give the daemon more --dram")
-        return kept
+            chain = space.chain(list(prompt[: chunks * CHUNK_TOKENS]))
+            with space.fetch(chain, class_count=1, deadline_s=DEADLINE_SECONDS) as fetch:
+                for _ in fetch.arrivals():
+                    pass
+                if fetch.error is not None or fetch.counts[0] < chunks:
+                    raise RuntimeError(f"{plain.name}: {fetch.error or fetch.reason}")
 
     def by_kvd(
         self, prompt: Sequence[int], options: Options, listener: Listener | None = None

@@ -1,4 +1,4 @@
-"""A daemon of one's own for a bench: a process on a temporary directory, gone when the bench is."""
+"""A daemon of one's own for a bench: a process on temporary directories, gone when the bench is."""
 
 import contextlib
 import ctypes
@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from bench.model import cache_directory
 from kvd.limits import KIB
 
 DRAM = "2GiB"  # Four caches of 4,096 tokens of the small model, and room.
@@ -70,6 +71,18 @@ def served(dram: str = DRAM) -> Iterator[Path]:
     """Run `kvd serve` in memory only, with so much; yield the directory of its tenant."""
     with serving("--dram", dram) as daemon:
         yield daemon.tenant
+
+
+@contextlib.contextmanager
+def data_directory() -> Iterator[Path]:
+    """Yield an empty directory in $KVD_BENCH_DATA, or in the cache directory.
+
+    On a real file system: a tmpfs has no O_DIRECT worth measuring.
+    """
+    place = Path(os.environ.get("KVD_BENCH_DATA") or cache_directory())
+    place.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix="bench-", dir=place) as directory:
+        yield Path(directory)
 
 
 def as_child() -> None:

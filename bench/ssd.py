@@ -1,25 +1,19 @@
 """The figures of the ssd tier: fetch and put against fio, stored size, loads beside many stores.
 
-On the file system of $KVD_BENCH_DATA, or of the cache directory: a real one, as a tmpfs has no
-O_DIRECT worth measuring. What is fetched lies on disk only: the daemon was started anew.
+What is fetched lies on disk only: the daemon was started anew.
 """
 
-import os
 import statistics
-import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
 
 from bench import ssd_load, ssd_size
 from bench.fio import Fio, find_fio
-from bench.model import cache_directory
 from bench.path import CHUNKS, CONNECT_SECONDS, KEYSPACE, PUT_SECONDS, synthetic_kv
 from bench.report import Report, progress
-from bench.serving import serving
+from bench.serving import data_directory, serving
 from kvd.client import Client, Prepared, Space
 from kvd.limits import DIGEST_BYTES, MIB
 from kvd.types import CLASS_COUNT
@@ -35,15 +29,6 @@ def run(report: Report, full: bool) -> None:
         ssd_load.run(report, directory, full)
     with data_directory() as directory:
         ssd_size.run(report, directory)
-
-
-@contextmanager
-def data_directory() -> Iterator[Path]:
-    """Yield an empty directory on the file system to be measured."""
-    place = os.environ.get("KVD_BENCH_DATA") or cache_directory()
-    Path(place).mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix="bench-", dir=place) as directory:
-        yield Path(directory)
 
 
 def _speed(report: Report, directory: Path, repeats: int) -> None:
