@@ -18,7 +18,7 @@ CHUNK_KEY_BYTES = 16
 
 # A strip is read from ssd in pieces of one size, so that its first layers are there early. Below
 # the minimum the cost of a read outweighs that of its bytes.
-READ_PIECE_BYTES_MIN = 128 * KIB
+READ_PIECE_BYTES_MIN = 256 * KIB
 READ_PIECES_MAX = 63  # Of one strip: a bit each, in a word with a sign.
 
 PROTOCOL_MIN = 1
@@ -55,6 +55,7 @@ class Limits:
     reads_in_flight_bytes_max: int = 512 * MIB  # From ssd, of all fetches together.
     growth_wait_ns: int = 2 * NS_PER_S  # Of a fetch that finds no room while dram still grows.
     read_ns: int = 10 * NS_PER_S  # Until a read of the ssd counts as hung.
+    write_ns: int = 30 * NS_PER_S  # Until a write or a commit of the ssd counts as hung.
     probe_ns: int = 10 * NS_PER_S  # Between two canaries of a data directory.
     space_ns: int = 2 * NS_PER_S  # Between two looks at the free space of the data directories.
 

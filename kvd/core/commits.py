@@ -15,7 +15,7 @@ from kvd.core.segments import find_ssd
 from kvd.core.ssd import CommitBatch, Journal, Segment, Ssd
 from kvd.core.state import State
 from kvd.core.transitions import SegmentLife
-from kvd.errors import FaultKind
+from kvd.errors import Fault, FaultKind
 from kvd.types import CLASS_COUNT, SegmentState
 
 GENERATIONS = 1 << 20  # Told at once, so that a put seldom waits for it.
@@ -43,6 +43,15 @@ def commit_due(state: State) -> list[Effect]:
     ]  # fmt: skip
     ssd.journal = Journal()
     return [_send(state, journal, np.array(rows, np.int64), freed)]
+
+
+def on_tick(state: State) -> None:
+    """Call a catalog degraded that does not answer: nobody is to wait for it."""
+    ssd = find_ssd(state)
+    if ssd.commit is None or ssd.catalog_fault is not None:
+        return
+    if state.now_ns - ssd.commit.sent_ns >= state.config.limits.write_ns:
+        ssd.catalog_fault = Fault(FaultKind.TIMEOUT, "the catalog does not answer")
 
 
 def _needs_generations(state: State) -> bool:
@@ -133,7 +142,9 @@ def _send(state: State, journal: Journal, rows: np.ndarray, freed: list[int]) ->
     if _needs_generations(state):
         generation = state.generation + GENERATIONS
     held = {row: ssd.held.pop(row) for row in rows.tolist() if row in ssd.held}
-    batch = CommitBatch(ssd.next_batch(), journal, rows, segments, pages, freed, held, generation)
+    batch = CommitBatch(
+        ssd.next_batch(), journal, rows, segments, pages, freed, held, generation, state.now_ns
+    )
     ssd.commit = batch
     index.cataloged[rows] = True
     trees = [index.trees[tree_id] for tree_id in np.unique(index.tree_id[rows]).tolist()]

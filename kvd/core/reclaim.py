@@ -10,7 +10,7 @@ from kvd.core.drops import closure_of, drop_all
 from kvd.core.effects import Effect
 from kvd.core.index import Saving
 from kvd.core.load import bring
-from kvd.core.save import enqueue
+from kvd.core.save import move
 from kvd.core.segments import SPARE_SEGMENTS, find_ssd, in_use, spare, usable
 from kvd.core.ssd import Clearing, Segment, Ssd
 from kvd.core.state import State
@@ -177,8 +177,8 @@ def _go_on(state: State, clearing: Clearing) -> list[Effect]:
         _give_up(state, clearing, gone)
         here &= ~np.isin(strips, gone)
     there = here & (index.slab[rows, classes] != 0) & (index.missing[rows, classes] == 0)
-    there &= (index.saving[rows] == Saving.NONE) & ~index.condemned[rows]
-    enqueue(state, np.unique(rows[there]).tolist(), first=True)
+    there &= (index.saving[rows] != Saving.WRITING) & ~index.condemned[rows]
+    move(state, np.unique(rows[there]).tolist())
     wrong = here & index.condemned[rows]
     if wrong.any():
         _give_up(state, clearing, strips[wrong])

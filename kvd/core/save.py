@@ -3,6 +3,8 @@
 A strip is durable once a commit that names its place is; until then its dram stays as it is (I4).
 """
 
+from dataclasses import dataclass, field
+
 import numpy as np
 
 from kvd.core.columns import strip_columns
@@ -44,6 +46,15 @@ def enqueue(state: State, rows: list[int], *, first: bool = False) -> None:
         ssd.queue.extend(entries)
 
 
+def move(state: State, rows: list[int]) -> None:
+    """Have strips in the segment being cleared written elsewhere, before all that is queued."""
+    ssd, index = find_ssd(state), state.index
+    for row in rows:
+        assert index.saving[row] != Saving.WRITING, row
+        index.saving[row] = Saving.QUEUED
+        ssd.moves[row] = int(index.generation[row])
+
+
 def on_sealed(state: State, rows: list[int]) -> None:
     """Queue what was just sealed, or leave it in dram only while nothing can be written."""
     ssd = state.ssd
@@ -72,7 +83,7 @@ def is_saved(state: State) -> bool:
     ssd = state.ssd
     if ssd is None or ssd.fault is not None:
         return True
-    return not (ssd.queue or ssd.writes or ssd.commit or ssd.journal)
+    return not (ssd.queue or ssd.moves or ssd.writes or ssd.commit or ssd.journal)
 
 
 def _is_spent(ssd: Ssd) -> bool:
@@ -84,9 +95,11 @@ def write_due(state: State) -> list[Effect]:
     """Write batches, as many at once as may be; small ones only after a while, or when awaited."""
     ssd, limits = find_ssd(state), state.config.limits
     effects: list[Effect] = []
-    while ssd.queue and ssd.fault is None and len(ssd.writes) < limits.writes_in_flight_max:
+    while ssd.fault is None and len(ssd.writes) < limits.writes_in_flight_max:
+        if not ssd.queue and not ssd.moves:
+            break
         waited_ns = state.now_ns - ssd.queue_since_ns
-        hurry = bool(ssd.waits) or state.draining or ssd.clearing is not None
+        hurry = bool(ssd.waits or ssd.moves) or state.draining
         full = ssd.queued_bytes >= limits.write_batch_bytes
         if not (hurry or full or waited_ns >= limits.tick_ns):
             break
@@ -97,36 +110,54 @@ def write_due(state: State) -> list[Effect]:
     return effects
 
 
+@dataclass(slots=True)
+class _Batch:
+    """Rows that were placed, and which strips of them: `item_rows` are indices into `rows`."""
+
+    rows: list[int] = field(default_factory=list)
+    item_rows: list[int] = field(default_factory=list)
+    classes: list[int] = field(default_factory=list)
+    size_bytes: int = 0
+
+
 def _make_batch(state: State) -> list[Effect]:
-    """Take rows off the queue, place their strips, and write them."""
-    ssd, index = find_ssd(state), state.index
-    rows: list[int] = []
-    item_rows: list[int] = []
-    classes: list[int] = []
-    size, effects = 0, []
-    while ssd.queue and size < state.config.limits.write_batch_bytes:
+    """Take rows off the queues, place their strips, and write them."""
+    ssd, batch = find_ssd(state), _Batch()
+    limit = state.config.limits.write_batch_bytes
+    effects: list[Effect] = []
+    for row, generation in list(ssd.moves.items()):
+        if batch.size_bytes >= limit or not _take(state, batch, row, generation, effects):
+            break
+        del ssd.moves[row]
+    while ssd.queue and batch.size_bytes < limit:
         row, generation, queued_bytes = ssd.queue[0]
-        wanted = _wanted(state, row, generation)
-        if wanted:
-            missing = _unopened(state, row, wanted)
-            if missing:
-                again = ssd.stuck or any(index.segment[row, c] for c in wanted)
-                for plane_class in missing:
-                    effects += provide(state, plane_class, last=again)
-                break
+        if not _take(state, batch, row, generation, effects):
+            break
         ssd.queue.popleft()
         ssd.queue_since_ns = state.now_ns
         ssd.queued_bytes -= queued_bytes
-        if not wanted:
-            continue
-        _place(state, row, wanted)
-        item_rows += [len(rows)] * len(wanted)
-        classes += wanted
-        rows.append(row)
-        size += int(index.size[row, wanted].sum())
-    if rows:
-        effects.append(_send(state, np.array(rows), np.array(item_rows), np.array(classes), size))
+    if batch.rows:
+        effects.append(_send(state, batch))
     return effects
+
+
+def _take(state: State, batch: _Batch, row: int, generation: int, effects: list[Effect]) -> bool:
+    """Place the strips of a row that are to be written; False when there is no segment for one."""
+    ssd, index = find_ssd(state), state.index
+    wanted = _wanted(state, row, generation)
+    missing = _unopened(state, row, wanted)
+    if missing:
+        last = ssd.stuck or any(index.segment[row, c] for c in wanted)
+        for plane_class in missing:
+            effects += provide(state, plane_class, last=last)
+        return False
+    if wanted:
+        _place(state, row, wanted)
+        batch.item_rows += [len(batch.rows)] * len(wanted)
+        batch.classes += wanted
+        batch.rows.append(row)
+        batch.size_bytes += int(index.size[row, wanted].sum())
+    return True
 
 
 def _wanted(state: State, row: int, generation: int) -> list[int]:
@@ -137,11 +168,13 @@ def _wanted(state: State, row: int, generation: int) -> list[int]:
     parent = int(index.parent[row])
     founded = parent == NO_ROW or index.segment[parent, 0] or index.saving[parent] != Saving.NONE
     wanted = []
-    if founded and not index.condemned[row]:
+    if not index.condemned[row]:
         for plane_class in range(CLASS_COUNT):
             at = int(index.segment[row, plane_class])
             if at and ssd.segments[at].life != SegmentLife.CLEARING:
                 continue
+            if not at and not founded:
+                break
             fits = index.size[row, plane_class] <= ssd.config.segment_bytes - PAGE_BYTES
             if fits and index.slab[row, plane_class] and not index.missing[row, plane_class]:
                 wanted.append(plane_class)
@@ -174,10 +207,11 @@ def _place(state: State, row: int, wanted: list[int]) -> None:
     index.saving[row] = Saving.WRITING
 
 
-def _send(
-    state: State, rows: np.ndarray, item_rows: np.ndarray, classes: np.ndarray, size: int
-) -> WriteStrips:
+def _send(state: State, made: _Batch) -> WriteStrips:
     ssd, index = find_ssd(state), state.index
+    rows, item_rows, classes = (
+        np.array(column) for column in (made.rows, made.item_rows, made.classes)
+    )
     strips = rows[item_rows] * CLASS_COUNT + classes
     where = index.new_segment.reshape(-1)[strips], index.new_page.reshape(-1)[strips]
     begins = np.zeros(len(strips), np.uint32)
@@ -188,8 +222,8 @@ def _send(
     )  # fmt: skip
     ssd.writes[batch.id] = batch
     today = ssd.written[1] if ssd.written[0] == ssd.day else 0
-    ssd.written = ssd.day, today + size
-    ssd.counts["bytes written"] += size
+    ssd.written = ssd.day, today + made.size_bytes
+    ssd.counts["bytes written"] += made.size_bytes
     return WriteStrips(batch.id, strip_columns(state, strips, where, begins, sizes))
 
 

@@ -245,8 +245,13 @@ def on_tick(state: State) -> list[Effect]:
     """Look at the canaries and the free space, each in its turn."""
     ssd, limits, effects = find_ssd(state), state.config.limits, []
     for directory in ssd.directories:
-        if not directory.probing and directory.probe_at_ns <= state.now_ns:
-            directory.probing = True
+        if directory.probing:
+            # It waits behind every write: one that hangs is found by it.
+            if state.now_ns - directory.probed_ns >= limits.write_ns and directory.fault is None:
+                late = Fault(FaultKind.TIMEOUT, "writes do not come to an end")
+                effects += degrade(state, directory.number, late)
+        elif directory.probe_at_ns <= state.now_ns:
+            directory.probing, directory.probed_ns = True, state.now_ns
             effects.append(ProbeDirectory(directory.number))
     if ssd.space_at_ns <= state.now_ns:
         ssd.space_at_ns = state.now_ns + limits.space_ns

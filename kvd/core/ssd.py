@@ -37,6 +37,7 @@ class Directory:
     number: int
     fault: Fault | None = None
     probing: bool = False
+    probed_ns: int = 0  # When its canary was last asked for.
     probe_at_ns: int = 0
     device: int = 0
     free_bytes: int | None = None  # None: not looked at yet.
@@ -122,6 +123,7 @@ class CommitBatch:
     freed: list[int]
     held: dict[int, tuple[int, ...]]  # By row: what need not be held once it is durable.
     generation_limit: int
+    sent_ns: int
 
 
 @dataclass(slots=True)
@@ -159,6 +161,8 @@ class Ssd:
     changing: dict[int, int] = field(default_factory=dict)  # Request -> segment being changed.
     batch_id: int = 0
     queue: deque[tuple[int, int, int]] = field(default_factory=deque)  # (row, generation, bytes)
+    # Rows of the segment being cleared, which go first: what is written again frees the next one.
+    moves: dict[int, int] = field(default_factory=dict)  # Row -> generation.
     queue_since_ns: int = 0  # Since when the first of it waits.
     queued_bytes: int = 0
     refill: bool = False  # What was not saved while the tier was degraded is to be queued.

@@ -129,6 +129,10 @@ def _check_writes(state: State, live: np.ndarray) -> None:
         row for row, generation, _ in ssd.queue
         if index.generation[row] == generation and index.saving[row] == Saving.QUEUED
     ]  # fmt: skip
+    queued += [
+        row for row, generation in ssd.moves.items()
+        if index.generation[row] == generation and index.saving[row] == Saving.QUEUED
+    ]  # fmt: skip
     assert set(queued) == set(live[index.saving[live] == Saving.QUEUED].tolist()), "queued"
     assert ssd.queued_bytes == sum(size for _, _, size in ssd.queue)
     assert len(ssd.writes) <= state.config.limits.writes_in_flight_max, "I9"

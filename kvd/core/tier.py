@@ -54,7 +54,8 @@ def pump(state: State) -> list[Effect]:
     """Do whatever can be done now: tell readers, make room, write, commit, answer."""
     if state.ssd is None:
         return clear.advance(state) if state.clears else []
-    effects = deliver.progress(state)
+    # First those who wait: what is durable now may be dropped for room in this very step.
+    effects = [*waits.settle(state), *deliver.progress(state)]
     if state.clears:
         effects += clear.advance(state)
     save.refill(state)
@@ -64,10 +65,11 @@ def pump(state: State) -> list[Effect]:
     for commit in sent:
         assert isinstance(commit, Commit)
         clear.on_commit_sent(state, commit)
-    return [*effects, *sent, *waits.settle(state)]
+    return [*effects, *sent]
 
 
 def on_tick(state: State) -> list[Effect]:
     if state.ssd is None:
         return pump(state)
+    commits.on_tick(state)
     return [*segments.on_tick(state), *pump(state)]

@@ -35,7 +35,7 @@ def answer_sealed(
         event.request, event.session, states, waited, state.index.generation[waited], deadline_ns
     )
     requests.add(event.request)
-    return settle(state)
+    return []
 
 
 def settle(state: State) -> list[Effect]:

@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from kvd.clock import NS_PER_S
 from kvd.core import disk_effects as asked
 from kvd.core import disk_events as told
 from kvd.core.effects import Answer, Cleared, FetchDone, Found, Sealed, Shortfall, TellReady
@@ -286,3 +287,25 @@ def recovered(scene: DiskScene, without: bytes = b"") -> told.Recovered:
 
 def test_limits_of_the_scene_are_small_enough_to_matter() -> None:
     assert LIMITS.write_batch_bytes < 9 * PAGE_BYTES
+
+
+def test_writes_and_commits_that_hang_degrade_the_tier_and_their_end_mends_it() -> None:
+    for hanging in (asked.ProbeDirectory, asked.Commit):
+        scene = DiskScene()
+        session = scene.join()
+        scene.settle()
+        scene.wait()
+        scene.settle()
+        scene.put(session, chain_of(1))
+        for _ in range(2 * LIMITS.write_ns // NS_PER_S + 2):
+            scene.wait()
+            scene.settle(hanging)
+        assert scene.state.ssd.fault is not None, hanging
+        assert scene.state.ssd.fault.kind == FaultKind.TIMEOUT
+        assert scene.put(session, chain_of(1, 1)) == 0  # To memory all the same.
+        for _ in range(2):
+            scene.settle()
+            scene.wait()
+        assert scene.state.ssd.fault is None, hanging
+        scene.save()
+        assert is_saved(scene.state)
