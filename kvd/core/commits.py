@@ -23,7 +23,7 @@ _ALL = (1 << CLASS_COUNT) - 1
 _STATES = {SegmentLife.OPEN: SegmentState.OPEN, SegmentLife.FREE: SegmentState.FREE}
 
 
-def commit_due(state: State) -> list[Effect]:
+def commit_due(state: State) -> list[Commit]:
     """Tell the catalog all that there is to tell, unless it is still busy with the last time."""
     ssd = find_ssd(state)
     if ssd.commit is not None or state.now_ns < ssd.commit_at_ns:
@@ -65,7 +65,7 @@ def _is_cleared(ssd: Ssd, segment_id: int) -> bool:
     return not (segment.live_bytes + segment.held + segment.writing or ssd.is_read(segment_id))
 
 
-def _commit_drops(state: State) -> list[Effect]:
+def _commit_drops(state: State) -> list[Commit]:
     """The catalog's file is full: only what makes room in it goes through."""
     ssd = find_ssd(state)
     if not ssd.journal.dropped:

@@ -1,11 +1,8 @@
 """Which chunk of which lane lies where: rows in columns, one tree of prefixes per lane.
 
-A strip is present while it is in dram or on disk. Presence is monotone: a row has a class only if
-it has the classes before it, and only if its parent has that class (I6). So the longest prefix is
-found by bisection, and whoever holds one row holds its ancestors.
-
-A strip's number is 3 x row + class: columns of strips are named by it when they are flat.
-"""
+A strip, numbered 3 x row + class, is present while it is in dram or on disk. Presence is monotone:
+a row has a class only if it has the classes before it, and its parent has that class (I6). So the
+longest prefix is found by bisection, and whoever holds one row holds its ancestors."""
 
 from dataclasses import dataclass, field
 from enum import IntEnum
@@ -226,10 +223,6 @@ class Index:
 
     def complete(self, row: int) -> bool:
         return bool(self.present[row, CLASS_COUNT - 1]) and not self.condemned[row]
-
-    def durable(self, row: int) -> bool:
-        """Return whether all three classes are on disk, for good."""
-        return bool(self.segment[row].all())
 
     def busy(self, row: int) -> bool:
         """Return whether a hand may write into its dram, or reads it: it cannot be replaced now."""

@@ -95,7 +95,7 @@ def _waits_for_disk(state: State, event: ReserveWanted, tree: Tree, states: np.n
         return False
     had = np.flatnonzero(states == ReserveState.HAVE).tolist()
     digests = (event.chain[at * DIGEST_BYTES : (at + 1) * DIGEST_BYTES] for at in had)
-    return not all(state.index.durable(tree.rows[digest]) for digest in digests)
+    return not all(state.index.segment[tree.rows[digest]].all() for digest in digests)
 
 
 def on_reserve(state: State, event: ReserveWanted) -> list[Effect]:

@@ -103,9 +103,9 @@ def write_due(state: State) -> list[Effect]:
         full = ssd.queued_bytes >= limits.write_batch_bytes
         if not (hurry or full or waited_ns >= limits.tick_ns):
             break
-        made = _make_batch(state)
-        effects += made
-        if not any(isinstance(effect, WriteStrips) for effect in made):
+        count = len(ssd.writes)
+        effects += _make_batch(state)
+        if len(ssd.writes) == count:
             break
     return effects
 

@@ -1,10 +1,7 @@
 """The life of slabs: growing dram in the background, who may write which, taking them back.
 
-A slab goes to another writer only after its process is gone or said that it detached; to another
-tenant never: an emptied slab of a foreign tenant is destroyed and made anew.
-
-The daemon itself is a writer, for each tenant, of the slabs that strips are read into from disk.
-"""
+A slab goes to another writer only after its process is gone or said that it detached, to another
+tenant never. The daemon itself is a writer, of the slabs that strips are read into from disk."""
 
 import numpy as np
 

@@ -1,7 +1,6 @@
 """The ssd tier's turn: what disk and catalog said, and what is to be done next about it."""
 
 from kvd.core import clear, commits, deliver, load, reclaim, recover, save, segments, waits
-from kvd.core.disk_effects import Commit
 from kvd.core.disk_events import (
     Committed,
     DayBegan,
@@ -63,7 +62,6 @@ def pump(state: State) -> list[Effect]:
     effects += save.write_due(state)
     sent = commits.commit_due(state)
     for commit in sent:
-        assert isinstance(commit, Commit)
         clear.on_commit_sent(state, commit)
     return [*effects, *sent]
 
