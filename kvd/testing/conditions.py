@@ -11,8 +11,8 @@ from kvd.testing.weather import Weather
 
 SLAB_UNITS = 32
 SLAB_UNITS_TIERED = (10, 14, 20)  # Less dram, so that more is on disk only.
-UNIT_PAGES = (1, 1, 40)  # Strips of 40 pages and more are read from disk in pieces.
-TIERED = 0.75  # Of all seeds.
+UNIT_PAGES = (1, 40)  # Strips of 40 pages and more are read from disk in pieces.
+TIERED = 0.65  # Of all seeds.
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,8 +30,10 @@ class Conditions:
         return self.unit_pages * PAGE_BYTES
 
 
-def draw_conditions(rng: random.Random, seed: int) -> Conditions:
-    tiered = rng.random() < TIERED
+def draw_conditions(rng: random.Random, seed: int, tiered: bool | None) -> Conditions:
+    """Draw all conditions; `tiered` None: whether there is a tier, too."""
+    drawn = rng.random() < TIERED
+    tiered = drawn if tiered is None else tiered
     unit_pages = rng.choice(UNIT_PAGES) if tiered else 1
     slab_units = rng.choice(SLAB_UNITS_TIERED) if tiered else SLAB_UNITS
     limits = _squeezed(rng, seed, unit_pages * PAGE_BYTES, slab_units)
@@ -62,7 +64,7 @@ def _squeezed(rng: random.Random, seed: int, unit_bytes: int, slab_units: int) -
         write_batch_bytes=rng.choice((3, 12, 40)) * unit_bytes,
         writes_in_flight_max=rng.choice((1, 2)),
         reads_in_flight_bytes_max=rng.choice((8, 40, 1000)) * unit_bytes,
-        read_ns=rng.choice((100, 600, 3000)) * NS_PER_MS,
+        read_ns=rng.choice((40, 200, 3000)) * NS_PER_MS,
         probe_ns=rng.choice((200, 1000)) * NS_PER_MS,
         space_ns=rng.choice((200, 2000)) * NS_PER_MS,
     )
@@ -75,7 +77,7 @@ def _ssd(rng: random.Random, unit_bytes: int) -> SsdConfig:
         directories=rng.choice((1, 1, 2, 3)),
         segment_bytes=segment_bytes,
         segments_max=rng.randint(6, 16),
-        daily_write_bytes=rng.choice((0, 0, 0, 60)) * unit_bytes,
+        daily_write_bytes=rng.choice((0, 0, 50)) * unit_bytes,
         spare_bytes=rng.choice((0, segment_bytes)),
     )
 

@@ -26,7 +26,8 @@ def tick(world: "World") -> None:
         world.now_ns += world.rng.choice((900, 3000, 30_000)) * NS_PER_MS
     world.tell(Ticked())
     world.wishes.check_deadlines(world.now_ns)
-    world.after(world.limits.tick_ns, lambda: tick(world))
+    seldom = 4 if world.stopped else 1  # At the end nothing is left to see but that it is quiet.
+    world.after(seldom * world.limits.tick_ns, lambda: tick(world))
 
 
 def populate(world: "World") -> None:

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from kvd.testing.world import World
 
 RESTARTS = (0, 1, 2, 3, 4)
+WAIT_STEPS = 40  # For something to be under way that a crash interrupts.
 DRAIN_LOOKS = 8  # While it drains; then it ends, whatever waits.
 
 
@@ -25,11 +26,18 @@ def live(world: "World", events: int) -> None:
     due = sorted(world.rng.sample(range(30, events), restarts))
     start(world)
     while world.steps < events:
-        if due and world.steps >= due[0]:
+        if due and _is_time(world, due[0]):
             due.pop(0)
             restart(world)
         world.advance()
     world.stopped = True
+
+
+def _is_time(world: "World", due: int) -> bool:
+    """Return whether to restart; every other time a read is waited for, which is rare."""
+    if world.steps < due or world.steps > due + WAIT_STEPS:
+        return world.steps >= due
+    return due % 2 == 0 or bool(world.tier.reading)
 
 
 def start(world: "World") -> None:
@@ -120,7 +128,7 @@ def _change_day(world: "World") -> None:
 def _lose_segment(world: "World") -> None:
     """Have a file be gone that the catalog knows, and with it what lies in it."""
     media = world.media
-    if not media.segments or world.rng.random() > 0.04:
+    if not media.segments or world.rng.random() > 0.1:
         return
     world.saw("a segment lost")
     key = world.rng.choice(sorted(media.segments))

@@ -9,9 +9,12 @@ EVENTS = 300  # That the core takes before everybody stops; settling adds some.
 EVENTS_TIERED = 500
 
 
-def run(seed: int, events: int = 0) -> Result:
-    """Live through `events` and settle; raise AssertionError that names invariant and seed."""
-    world = World(seed)
+def run(seed: int, events: int = 0, tiered: bool | None = None) -> Result:
+    """Live through `events` and settle; raise AssertionError that names invariant and seed.
+
+    `tiered` None: the seed says whether there is an ssd tier.
+    """
+    world = World(seed, tiered)
     try:
         live(world, events or (EVENTS if world.tier is None else EVENTS_TIERED))
         settle(world, TENANTS)

@@ -279,7 +279,7 @@ class Tier:
         fault = self._trouble(CATALOG, self.weather.chances.commit)
         if fault is not None and fault.kind == FaultKind.NO_SPACE and drops_only:
             fault = None  # A full map has room for drops.
-        if fault is None or self.weather.dice(0.15):
+        if fault is None or self.weather.dice(0.3):
             if fault is not None:
                 self.host.saw("a failed commit that is durable")
             catalog.apply(effect)

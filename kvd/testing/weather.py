@@ -21,15 +21,15 @@ class Chances:
     spell: float = 0.01
     write: float = 0.01
     read: float = 0.03
-    flip: float = 0.03
-    rot: float = 0.02
+    flip: float = 0.05
+    rot: float = 0.03
     slow: float = 0.1
-    hang: float = 0.06
-    commit: float = 0.04
+    hang: float = 0.08
+    commit: float = 0.06
 
 
 CALM = Chances(0, 0, 0, 0, 0, 0.02, 0, 0)
-CHANCES = (CALM, Chances(), Chances(), Chances(0.03, 0.03, 0.08, 0.08, 0.05, 0.2, 0.2, 0.12))
+CHANCES = (CALM, Chances(), Chances(), Chances(0.03, 0.03, 0.1, 0.15, 0.08, 0.3, 0.2, 0.15))
 
 
 class Weather:

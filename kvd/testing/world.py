@@ -54,9 +54,9 @@ class Result:
 
 
 class World:
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, tiered: bool | None = None) -> None:
         self.seed, self.rng = seed, random.Random(seed)
-        self.conditions = draw_conditions(self.rng, seed)
+        self.conditions = draw_conditions(self.rng, seed, tiered)
         self.limits, self.ssd = self.conditions.limits, self.conditions.ssd
         self.memory, self.wishes = Memory(), Wishes()
         self.media = Media(self.ssd.segment_bytes // PAGE_BYTES if self.ssd else 0)
@@ -166,6 +166,8 @@ class World:
                 chain = self.wishes.open[request].event.chain
                 self.deliveries[request] = ByteDelivery(self, effect, chain)
             case out.DeliverMore(request, ready):
+                if wish := self.wishes.open.get(request):
+                    check_more_ready(self.memory, wish, ready)
                 if delivery := self.deliveries.get(request):
                     delivery.go_on(ready)
             case out.StopDelivery(request):

@@ -9,7 +9,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from kvd.core import find, keyspaces, leases, reserve, seal, sessions
+from kvd.core import deliver, find, keyspaces, leases, reserve, seal, sessions
 from kvd.core.effects import ReserveState
 from kvd.core.events import ProcessGone, ReserveWanted, SealWanted
 from kvd.core.extents import ExtentMap
@@ -17,6 +17,7 @@ from kvd.core.index import Index
 from kvd.core.transitions import StripState
 from kvd.limits import PAGE_BYTES
 from kvd.testing import run
+from kvd.testing.reading import Fetch
 
 SEEDS = 40
 Patch = pytest.MonkeyPatch
@@ -46,8 +47,12 @@ def leases_that_pin_nothing(patch: Patch) -> None:
     patch.setattr(
         find,
         "grant",
-        lambda state, session, pins, *rest: real(state, session, [], *rest),
+        lambda state, session, pins, size, over=None, reads=None: real(
+            state, session, [], size, over
+        ),
     )
+    # A lease that names nothing condemns nothing, which would be found first.
+    patch.setattr(Fetch, "note_reported", lambda self, outcome, corrupt: None)
 
 
 def process_thought_gone_with_its_session(patch: Patch) -> None:
@@ -68,7 +73,7 @@ def process_thought_gone_with_its_session(patch: Patch) -> None:
 
 def reuse_without_revoke(patch: Patch) -> None:
     patch.setattr(leases, "revoke", lambda state, lease: leases.end(state, lease))
-    patch.setattr(find, "revoke", lambda state, lease: leases.end(state, lease))
+    patch.setattr(deliver, "revoke", lambda state, lease: leases.end(state, lease))
 
 
 def replaced_strips_freed_at_once(patch: Patch) -> None:
@@ -106,7 +111,7 @@ def tail_counted_twice(patch: Patch) -> None:
 
 
 def deadlines_not_looked_at(patch: Patch) -> None:
-    patch.setattr(find, "on_tick", lambda state: [])
+    patch.setattr(deliver, "on_tick", lambda state: [])
 
 
 def answered_twice(patch: Patch) -> None:
@@ -115,12 +120,12 @@ def answered_twice(patch: Patch) -> None:
     def answer_pending(state, request, outcome):
         wish = state.pending.get(request)
         if wish is None:
-            return [find.Answer(request, 0, outcome)]
+            return [deliver.Answer(request, 0, outcome)]
         state.sessions[wish.session].requests.remove(request)
         del state.pending[request]
-        return [find.Answer(request, wish.session, outcome)]
+        return [deliver.Answer(request, wish.session, outcome)]
 
-    patch.setattr(find, "answer_pending", answer_pending)
+    patch.setattr(deliver, "answer_pending", answer_pending)
 
 
 def tenants_not_told_apart(patch: Patch) -> None:
@@ -153,15 +158,15 @@ def leases_never_lost(patch: Patch) -> None:
 PLANTS: dict[Callable[[Patch], None], str] = {
     visible_before_it_is_complete: "I1: chunk .* was not sealed|chunk .* was given",
     leases_that_pin_nothing: "I5: .* a lease held|I2, I4: lease held|I4: a delivery read",
-    process_thought_gone_with_its_session: "I2, I4: lease held|I4: a delivery read",
+    process_thought_gone_with_its_session: "I2, I4: lease held|I4: a del|I1: .* to be ready",
     reuse_without_revoke: "I2, I4: lease held",
-    replaced_strips_freed_at_once: "I2, I4: lease held|I4: a delivery read",
+    replaced_strips_freed_at_once: "I2, I4: lease held|I4: a delivery read|I1: .* to be ready",
     last_page_given_twice: "I3: slab",
     tail_counted_twice: "I3: slab",
     deadlines_not_looked_at: "I10: wish .* has no answer by its deadline",
     answered_twice: "I10: wish .* is answered twice",
     tenants_not_told_apart: "tenants: ",
-    corrupt_chunks_offered: "I5: chunk .* was reported corrupt",
+    corrupt_chunks_offered: "chunk .* was (reported corrupt|cleared) and is offered",
     sealed_behind_a_hole: "I6",
     leases_never_lost: "lease .* outlives its time",
 }
@@ -172,7 +177,7 @@ def test_a_planted_bug_is_found(plant: Callable[[Patch], None], monkeypatch: Pat
     plant(monkeypatch)
     for seed in range(SEEDS):
         try:
-            run(seed)
+            run(seed, tiered=False)
         except AssertionError as error:
             assert re.search(PLANTS[plant], str(error)), f"seed {seed}: {error}"
             return
