@@ -9,7 +9,15 @@ import pytest
 from kvd.core import transitions
 from kvd.core.invariants import check
 from kvd.errors import ErrorKind
-from kvd.limits import GIB, MIB, CatalogBounds, DiskBounds, Limits
+from kvd.limits import (
+    GIB,
+    MIB,
+    READ_PIECE_BYTES_MIN,
+    READ_PIECES_MAX,
+    CatalogBounds,
+    DiskBounds,
+    Limits,
+)
 from kvd.rpc.grpc_call import STATUS
 from kvd.wire import FRAME_HEAD, PIECE_HEAD, FrameKind
 
@@ -64,6 +72,10 @@ def _value(text: str) -> int:
 def test_limits(header, bounds) -> None:
     table = rows(PROTOCOL, f"| {header} | value |")
     assert {name: _value(value) for name, value in table} == asdict(bounds)
+
+
+def test_size_of_pieces() -> None:
+    assert f"P = max({READ_PIECE_BYTES_MIN:,}, ceil(size / {READ_PIECES_MAX}) rounded" in PROTOCOL
 
 
 @pytest.mark.parametrize("name", ["Slab", "Strip", "Lease", "Session", "Segment"])
