@@ -12,7 +12,7 @@ from kvd.disk.contract import SegmentPlace
 from kvd.disk.directories import open_directories
 from kvd.disk.files import OsFiles
 from kvd.disk.heads import make_segment, recycle_segment
-from kvd.format.segment import segment_name
+from kvd.format.segment import SegmentHead, pack_segment_head, segment_name
 from kvd.limits import PAGE_BYTES
 from kvd.types import PlaneClass
 from tests.unit.check_scene import (
@@ -276,8 +276,8 @@ def test_a_wrong_canary_is_written_anew(tmp_path, check):
     flipped, short, link, missing = (path / "canary" for path in made.paths)
     flip(flipped, 1000)
     os.truncate(short, 100)
-    link.unlink()
-    link.symlink_to(made.placed[0, 0].path)
+    link.rename(tmp_path / "elsewhere")
+    link.symlink_to(tmp_path / "elsewhere")
     missing.unlink()
     findings, left = repaired(made, check, level="left")
     assert findings == [("canary", "left", "canary")] * 4 and left == WHOLE
@@ -319,6 +319,17 @@ def test_a_superblock_that_nothing_tells_is_not_guessed(tmp_path, check):
     made = make_set(tmp_path / "two", 2)
     for path in made.paths:  # Nothing says that they belong together.
         flip(path / "superblock", 30)
+    assert "nothing else says for certain" in check.refused(made.paths, "--repair")
+    made = make_set(tmp_path / "sizes")  # One segment says another size than all others.
+    path = made.placed[0, 0].path
+    size = SEGMENT_BYTES * 2
+    [directory] = open_directories(made.paths, SEGMENT_BYTES, OsFiles())
+    uuid = directory.superblock.directory
+    directory.release()
+    with open(path, "r+b") as file:
+        head = SegmentHead(uuid, int(path.name), 1, PlaneClass.ANCHOR, size)
+        os.pwrite(file.fileno(), pack_segment_head(head), 0)
+    (made.paths[0] / "superblock").unlink()
     assert "nothing else says for certain" in check.refused(made.paths, "--repair")
     made = make_set(tmp_path / "b")
     path = made.paths[0] / "superblock"

@@ -1,18 +1,28 @@
 """What `kvd check` finds wrong in what a catalog says, each record of it sound in itself."""
 
+import os
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from kvd.catalog.contract import Changes, Table
 from kvd.checking.chains import parents_of, settled
+from kvd.checking.findings import KEPT_OF_A_KIND, Finding, Findings, Kind, Level
 from kvd.checking.holdings import Strips, overlapping
+from kvd.format.keyspaces import pack_keyspace
 from kvd.format.records import SEGMENT_KEY_BYTES, empty_segments, seal_segments
 from kvd.format.rows import empty_rows, keys_of, put_lane, seal_rows
+from kvd.format.strip import TABLE_ENTRY
+from kvd.limits import PAGE_BYTES
+from kvd.testing.disk_strips import CELLS
 from kvd.types import Lane, SegmentState
 from tests.unit.catalog_scene import CatalogScene
 from tests.unit.check_scene import (
     DIGEST,
+    KEYSPACE,
     MARK,
+    SEGMENT_BYTES,
     Check,
     change_catalog,
     changed_row,
@@ -170,26 +180,81 @@ def test_segments_without_strips_may_be_as_a_crash_leaves_them(tmp_path, check):
 
 def test_a_full_catalog_drops_what_it_cannot_shorten(tmp_path, check):
     made = make_set(tmp_path)
+    last = made.rows[9:10].copy()
+    for name in ("root", "segment", "epoch", "page", "pages", "directory"):
+        last[name][0, 1:] = 0
+    seal_rows(last)
+    change_catalog(made, Changes(rows=last))
     scene = CatalogScene(made.paths[0], 0)
-    rows = np.repeat(changed_row(made, 9), 200)
-    added, at = [], 0
-    while True:
-        rows["chain"][:, :8] = np.arange(at, at + 200).astype(">u8").view(np.uint8).reshape(-1, 8)
-        rows["parent"], rows["generation"] = made.rows["chain"][8], 2000 + np.arange(at, at + 200)
-        rows["page"][:, 0] = 1
-        seal_rows(rows)
-        if scene.commit(Changes(rows=rows)) is not None:
-            break
-        added.append(rows.copy())
-        at += 200
+    names = (replace(KEYSPACE, model="m" * 8000 + str(number)) for number in range(1000))
+    while scene.commit(Changes(keyspaces=(pack_keyspace(next(names), "tenant"),))) is None:
+        pass
     scene.catalog.close()
-    flip(made.placed[9, 1].path, made.placed[9, 1].begin + 48)
-    assert at > 1000
-    answer = check.json(made.paths, "--repair")
-    assert answer.code == 1
+    flip(made.placed[8, 1].path, made.placed[8, 1].begin + 48)
+    found, answer = check.json(made.paths), check.json(made.paths, "--repair")
+    # A look cannot know it: chunk 8 would lose its residual, and 9 has none to lose.
+    counts = ("shortened", "dropped")
+    assert [found.report["catalog"][name] for name in counts] == [1, 0]
+    assert [answer.report["catalog"][name] for name in counts] == [0, 2]
     again = check.json(made.paths)
     assert again.code == 0 and again.findings == []
-    assert 9 not in classes_of(made)
+    assert classes_of(made) == {chunk: WHOLE[chunk] for chunk in range(8)}
+
+
+def test_a_table_that_cannot_be_is_wrong_whatever_its_root(tmp_path, check):
+    made = make_set(tmp_path)
+    placed = made.placed[9, 1]
+    table = np.frombuffer(placed.strip.data, TABLE_ENTRY, CELLS).copy()
+    table["offset"][1] = table["offset"][0]  # Two cells in one place.
+    strip = replace(placed.strip, data=table.tobytes() + placed.strip.data[table.nbytes :])
+    with open(placed.path, "r+b") as file:
+        os.pwrite(file.fileno(), strip.data, placed.begin)
+    root = made.rows["root"][9].copy()
+    root[1] = strip.root
+    change_catalog(made, Changes(rows=changed_row(made, 9, root=root)))
+    assert whats(check.json(made.paths)) == ["has a table that cannot be"]
+    _, left = repaired(made, check)
+    assert lost(made, left) == {9: (2, 1)}
+
+
+# ---- accounts ----
+
+
+def test_what_of_a_segment_is_dead_and_what_is_free(tmp_path, check):
+    made = make_set(tmp_path)
+    free, full = made.placed[9, 1].path, made.placed[0, 0].path
+    records = empty_segments(2)
+    records["segment"], records["plane_class"] = (int(free.name), int(full.name)), (1, 0)
+    records["state"], records["epoch"] = (SegmentState.FREE, SegmentState.FULL), 1
+    seal_segments(records)
+    gone = sorted({p.chunk for p in made.placed.values() if p.path == free})
+    keep = [p for p in made.placed.values() if p.chunk not in gone]
+    change_catalog(made, Changes(dropped_rows=keys_of(made.rows[gone]), segments=records))
+    answer = check.json(made.paths, "--quick")
+    assert answer.code == 0 and any(
+        p.path == full and p.chunk in gone for p in made.placed.values()
+    )
+    found = {segment["segment"]: segment for segment in answer.report["segments"]}
+    room = SEGMENT_BYTES - PAGE_BYTES
+    for path in {p.path for p in made.placed.values()}:
+        strips = [p for p in keep if p.path == path]
+        live = sum(p.pages for p in strips) * PAGE_BYTES
+        behind = SEGMENT_BYTES - max((p.page + p.pages for p in strips), default=1) * PAGE_BYTES
+        expected = {free: room, full: 0}.get(path, behind)
+        said = found[int(path.name)]
+        assert (said["live_bytes"], said["free_bytes"]) == (live, expected)
+        assert said["dead_bytes"] == room - live - expected and said["strips"] == len(strips)
+
+
+def test_findings_are_kept_up_to_a_number_of_each_kind():
+    findings = Findings()
+    one = Finding(Kind.CELL, Level.WRONG, "", "", "")
+    for count in (KEPT_OF_A_KIND - 1, 1, 5):
+        findings.add_all(Kind.CELL, Level.WRONG, count, [one] * count)
+    findings.add(replace(one, level=Level.LEFT))
+    assert len(findings.kept) == KEPT_OF_A_KIND + 1 and findings.left_out == 5
+    assert findings.of(Level.WRONG) == {Kind.CELL: KEPT_OF_A_KIND + 5}
+    assert findings.count(Level.LEFT) == 1
 
 
 # ---- the arithmetic of it ----
