@@ -11,7 +11,7 @@ from kvd.testing.weather import Weather
 
 SLAB_UNITS = 32
 SLAB_UNITS_TIERED = (10, 14, 20)  # Less dram, so that more is on disk only.
-UNIT_PAGES = (1, 40)  # Strips of 40 pages and more are read from disk in pieces.
+UNIT_PAGES = (1, 80)  # Strips of 80 pages and more are read from disk in pieces.
 TIERED = 0.65  # Of all seeds.
 
 
@@ -65,6 +65,7 @@ def _squeezed(rng: random.Random, seed: int, unit_bytes: int, slab_units: int) -
         writes_in_flight_max=rng.choice((1, 2)),
         reads_in_flight_bytes_max=rng.choice((8, 40, 1000)) * unit_bytes,
         read_ns=rng.choice((40, 200, 3000)) * NS_PER_MS,
+        write_ns=rng.choice((500, 3000)) * NS_PER_MS,
         probe_ns=rng.choice((200, 1000)) * NS_PER_MS,
         space_ns=rng.choice((200, 2000)) * NS_PER_MS,
     )

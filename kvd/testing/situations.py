@@ -37,7 +37,7 @@ TIERED = (
     "a commit that failed", "a failed commit that is durable",
     "tier degraded", "tier recovered", "budget shrunk", "day budget spent",
     "a durable seal", "a seal not durable in time", "a seal not durable before its deadline",
-    "refused: tier degraded", "refused: no tier",
+    "refused: tier degraded", "refused: the tier hangs", "refused: no tier",
     "a fetch half from disk", "a fetch from disk only", "a joined read", "some pieces ready",
     "more of a promise ready", "a promise kept from disk", "a read that failed",
     "a promise cut by a failed read", "a shortfall by a failed read", "no room to read into",

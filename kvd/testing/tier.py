@@ -70,12 +70,17 @@ class Tier:
         self.given_up: set[tuple[int, int]] = set()  # Of them, what was reported as hung.
         self.making: set[SegmentKey] = set()
         self.faults_told = 0
-        self._queues = {n: deque[Task]() for n in (CATALOG, *range(config.directories))}
+        self._queues = {n: deque[tuple[int, Task]]() for n in (CATALOG, *range(config.directories))}
 
     @property
     def is_idle(self) -> bool:
         """Return whether it does nothing but look at its health."""
         return not (self.reading or self.writing or self.making or self._queues[CATALOG])
+
+    def is_hanging(self, bound_ns: int) -> bool:
+        """Return whether something was asked for so long ago, and waits."""
+        asked_ns = [since_ns for tasks in self._queues.values() for since_ns, _ in tasks]
+        return any(self.host.now_ns - since_ns >= bound_ns for since_ns in asked_ns)
 
     def unreported_reads(self) -> list[Piece]:
         return [piece for key, piece in self.reading.items() if key not in self.given_up]
@@ -117,7 +122,7 @@ class Tier:
         return self.host.rng.choice((40, 300, 1500) if slow else (0, 1, 3, 10)) * NS_PER_MS
 
     def _enqueue(self, queue: int, task: Task) -> None:
-        self._queues[queue].append(task)
+        self._queues[queue].append((self.host.now_ns, task))
         if len(self._queues[queue]) == 1:
             self._advance(queue)
 
@@ -125,9 +130,10 @@ class Tier:
         """Let the first task go on; the next one begins when it has ended."""
         tasks = self._queues[queue]
         while tasks:
-            delay_ns = next(tasks[0], None)
+            delay_ns = next(tasks[0][1], None)
             if delay_ns is not None:
-                self.host.after(delay_ns, lambda: self._advance(queue))
+                stall_ns = self.weather.stall_ns()
+                self.host.after(delay_ns + stall_ns, lambda: self._advance(queue))
                 return
             tasks.popleft()
 

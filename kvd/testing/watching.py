@@ -166,8 +166,10 @@ class Watch:
             case told.ReserveWanted(durable=True) if self.world.tier is None:
                 self.saw("refused: no tier")
             case told.ReserveWanted(durable=True) | told.ClearWanted():
-                require(self.world.tier.faults_told, f"{error}, and nothing failed")
-                self.saw("refused: tier degraded")
+                tier = self.world.tier
+                hangs = tier.is_hanging(self.world.limits.write_ns)
+                require(tier.faults_told or hangs, f"{error}, and nothing failed")
+                self.saw("refused: the tier hangs" if hangs else "refused: tier degraded")
             case told.FetchWanted(delivery=told.Delivery.BYTES):
                 require(self.world.memory.unreadable, f"{error}, and no read failed")
             case _:

@@ -11,6 +11,7 @@ from kvd.clock import NS_PER_MS
 from kvd.errors import Fault, FaultKind
 
 SPELLS_MS = (150, 700, 4000)
+STALLS_MS = (400, 2500)
 CATALOG = -1  # In place of a directory's number.
 
 
@@ -26,10 +27,11 @@ class Chances:
     slow: float = 0.1
     hang: float = 0.08
     commit: float = 0.06
+    stall: float = 0.01
 
 
-CALM = Chances(0, 0, 0, 0, 0, 0.02, 0, 0)
-CHANCES = (CALM, Chances(), Chances(), Chances(0.03, 0.03, 0.1, 0.15, 0.08, 0.3, 0.2, 0.15))
+CALM = Chances(0, 0, 0, 0, 0, 0, 0, 0, 0)
+CHANCES = (CALM, Chances(), Chances(), Chances(0.03, 0.03, 0.1, 0.15, 0.08, 0.3, 0.2, 0.15, 0.02))
 
 
 class Weather:
@@ -66,6 +68,11 @@ class Weather:
         if self.dice(chance):
             return Fault(self._rng.choice((FaultKind.IO, FaultKind.NO_SPACE)), "once")
         return None
+
+    def stall_ns(self) -> int:
+        """Return how long a change hangs, if it does."""
+        hangs = self.dice(self.chances.stall)
+        return self._rng.choice(STALLS_MS) * NS_PER_MS if hangs else 0
 
     def eat(self) -> None:
         """Have other programs use more or less of one device."""
