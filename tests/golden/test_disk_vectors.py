@@ -6,37 +6,21 @@ import numpy as np
 import pytest
 import xxhash
 
-from kvd.catalog import scan
 from kvd.checking.check import Report, Wish, check
 from kvd.checking.findings import Kind, Level
 from kvd.errors import ErrorKind, KvdError
 from kvd.format.rows import lane_of
 from tests.golden.disk_files import DISK, accepted, all_files, load, put, refused
 from tests.reference import decoder, disk_reader
+from tests.unit.check_scene import look_here
 
 ALL_BYTES_MAX = 90_000
 ACCEPT, REFUSE = load("accept.json"), load("refuse.json")
 
 
-class LookHere:
-    """Scans in this process: the catalogs here are whole files, so none can end it."""
-
-    def __init__(self, path, numbers=(), descriptors=()):
-        if numbers:
-            key_bytes, value_bytes, rows, others = map(int, numbers)
-            scan.scan(str(path), (key_bytes, value_bytes), rows, others)
-
-    def verdict(self):
-        return None
-
-    def give_up(self):
-        pass
-
-
 @pytest.fixture
 def scans_here(monkeypatch):
-    for place in ("kvd.catalog.loading.Look", "kvd.checking.believing.Look"):
-        monkeypatch.setattr(place, LookHere)
+    look_here(monkeypatch)
 
 
 def checked(paths) -> Report:

@@ -1,6 +1,7 @@
 """Bits flipped anywhere, from a seed: each is found and named, or is one that nobody reads."""
 
 import os
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -11,13 +12,23 @@ from kvd.catalog.loading import load_catalog
 from kvd.checking.holdings import holdings_of
 from kvd.checking.reading import read_strips
 from kvd.checking.verifying import Verdict
+from kvd.disk.directories import open_directories
+from kvd.disk.files import OsFiles
 from kvd.format.strip import LENGTH_MASK, TABLE_ENTRY, table_bytes
 from kvd.limits import PAGE_BYTES
 from kvd.testing.disk_strips import CELLS
-from tests.unit.check_scene import Check, flip, make_set, segment_bytes_of
+from tests.unit.check_scene import (
+    SEGMENT_BYTES,
+    Check,
+    flip,
+    look_here,
+    make_set,
+    segment_bytes_of,
+    tell,
+)
 from tests.unit.test_cli_check_repair import WHOLE, classes_of
 
-FLIPS = 40  # Of strips, with each seed.
+FLIPS = 30  # Of strips, with each seed.
 
 
 @pytest.fixture
@@ -51,7 +62,7 @@ def fallen(made, wrong):
     return {chunk: count for chunk, count in kept.items() if count}
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", range(4))
 def test_every_bit_of_a_strip_is_looked_at(tmp_path, seed):
     rng = np.random.default_rng(seed)
     made = make_set(tmp_path)
@@ -80,7 +91,8 @@ def test_every_bit_of_a_strip_is_looked_at(tmp_path, seed):
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_flips_in_segments_are_named_and_cost_what_they_hit(tmp_path, check, seed):
+def test_flips_in_segments_are_named_and_cost_what_they_hit(tmp_path, check, seed, monkeypatch):
+    look_here(monkeypatch)
     rng = np.random.default_rng(seed)
     made = make_set(tmp_path, 1 + seed % 2)
     paths = sorted({p.path for p in made.placed.values()})
@@ -112,7 +124,8 @@ def test_flips_in_segments_are_named_and_cost_what_they_hit(tmp_path, check, see
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_flips_in_superblock_and_canary(tmp_path, check, seed):
+def test_flips_in_superblock_and_canary(tmp_path, check, seed, monkeypatch):
+    look_here(monkeypatch)
     rng = np.random.default_rng(seed)
     made = make_set(tmp_path)
     files = [made.paths[0] / name for name in ("superblock", "canary")]
@@ -132,7 +145,7 @@ def test_flips_in_superblock_and_canary(tmp_path, check, seed):
     assert files[0].read_bytes() == changed
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", range(9))
 def test_flips_in_the_catalog_cost_what_they_hit(tmp_path, check, seed):
     rng = np.random.default_rng(seed)
     made = make_set(tmp_path)
@@ -164,3 +177,37 @@ def test_a_catalog_that_was_cut_off(tmp_path, check, size):
     answer = check.json(made.paths, "--quick")
     assert answer.code == 1 and answer.report["wrong"] == {"catalog": 1}
     assert answer.report["catalog"] is None and "damaged" in answer.findings[0]["what"]
+
+
+@pytest.mark.parametrize("change", ["rubbish", "missing", "gone"])
+def test_without_a_catalog_the_set_begins_anew(tmp_path, check, change):
+    made = make_set(tmp_path, 2)
+    data = made.paths[0] / "catalog" / "data.mdb"
+    match change:
+        case "rubbish":
+            data.write_bytes(np.random.default_rng(1).bytes(1 << 20))
+        case "missing":
+            data.unlink()
+        case "gone":
+            shutil.rmtree(data.parent)
+    found = check.json(made.paths)
+    assert found.code == 1 and found.report["catalog"] is None
+    assert ("catalog", "wrong", "catalog") in tell(found)
+    assert "begins anew" in found.findings[0]["repair"]
+    lines = check(made.paths).out.splitlines()
+    assert lines[-1] == "not whole: --repair would begin the set anew"
+    answer = check(made.paths, "--repair")
+    assert answer.code == 1 and answer.out.splitlines()[-1] == "repaired: the set begins anew"
+    assert not any((path / "catalog").exists() for path in made.paths)
+    assert segment_bytes_of(made) == {}
+    again = check.json(made.paths)
+    assert again.code == 0 and again.findings == []
+
+
+def test_what_is_left_of_a_removed_catalog_is_removed(tmp_path, check):
+    for directory in open_directories([tmp_path / "data"], SEGMENT_BYTES, OsFiles()):
+        directory.release()
+    (tmp_path / "data" / "catalog").mkdir()
+    answer = check.json([tmp_path / "data"], "--repair")
+    assert answer.code == 0 and tell(answer) == [("file", "left", "catalog")]
+    assert not (tmp_path / "data" / "catalog").exists()

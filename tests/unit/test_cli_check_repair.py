@@ -3,7 +3,6 @@
 import os
 import shutil
 
-import numpy as np
 import pytest
 
 from kvd.catalog.contract import Contents
@@ -20,6 +19,7 @@ from tests.unit.check_scene import (
     SEGMENT_BYTES,
     Check,
     flip,
+    look_here,
     make_set,
     segment_bytes_of,
     tell,
@@ -27,7 +27,8 @@ from tests.unit.check_scene import (
 
 
 @pytest.fixture
-def check(capsys):
+def check(capsys, monkeypatch):
+    look_here(monkeypatch)
     return Check(capsys)
 
 
@@ -335,40 +336,3 @@ def test_a_superblock_that_nothing_tells_is_not_guessed(tmp_path, check):
     path = made.paths[0] / "superblock"
     path.write_bytes(b"x" + path.read_bytes()[1:])
     assert "kvd did not make it" in check.refused(made.paths, "--repair")
-
-
-# ---- the catalog's file ----
-
-
-@pytest.mark.parametrize("change", ["rubbish", "missing", "gone"])
-def test_without_a_catalog_the_set_begins_anew(tmp_path, check, change):
-    made = make_set(tmp_path, 2)
-    data = made.paths[0] / "catalog" / "data.mdb"
-    match change:
-        case "rubbish":
-            data.write_bytes(np.random.default_rng(1).bytes(1 << 20))
-        case "missing":
-            data.unlink()
-        case "gone":
-            shutil.rmtree(data.parent)
-    found = check.json(made.paths)
-    assert found.code == 1 and found.report["catalog"] is None
-    assert ("catalog", "wrong", "catalog") in tell(found)
-    assert "begins anew" in found.findings[0]["repair"]
-    lines = check(made.paths).out.splitlines()
-    assert lines[-1] == "not whole: --repair would begin the set anew"
-    answer = check(made.paths, "--repair")
-    assert answer.code == 1 and answer.out.splitlines()[-1] == "repaired: the set begins anew"
-    assert not any((path / "catalog").exists() for path in made.paths)
-    assert segment_bytes_of(made) == {}
-    again = check.json(made.paths)
-    assert again.code == 0 and again.findings == []
-
-
-def test_what_is_left_of_a_removed_catalog_is_removed(tmp_path, check):
-    for directory in open_directories([tmp_path / "data"], SEGMENT_BYTES, OsFiles()):
-        directory.release()
-    (tmp_path / "data" / "catalog").mkdir()
-    answer = check.json([tmp_path / "data"], "--repair")
-    assert answer.code == 0 and tell(answer) == [("file", "left", "catalog")]
-    assert not (tmp_path / "data" / "catalog").exists()
