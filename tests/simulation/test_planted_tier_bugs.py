@@ -15,6 +15,7 @@ from kvd.core import (
     commits,
     deliver,
     load,
+    reclaim,
     recover,
     save,
     segments,
@@ -22,9 +23,9 @@ from kvd.core import (
     ssd_invariants,
     waits,
 )
+from kvd.core.disk_effects import RecycleSegment
 from kvd.core.effects import Answer, FetchDone, TellReady
 from kvd.core.segments import find_ssd
-from kvd.core.transitions import SegmentLife
 from kvd.limits import PAGE_BYTES
 from kvd.testing import run
 
@@ -73,33 +74,23 @@ def more_written_than_a_day_allows(patch: Patch) -> None:
 # ---- commits and segments ----
 
 
-def freed_before_its_drops_are_durable(patch: Patch) -> None:
-    """A segment is free as soon as the catalog is told so."""
-    real = commits._send
+def recycled_when_it_is_chosen(patch: Patch) -> None:
+    """A segment gets its next epoch when it begins to be cleared."""
+    real = reclaim._begin
 
-    def send(state, journal, rows, freed):
-        commit, ssd = real(state, journal, rows, freed), find_ssd(state)
-        if len(ssd.segments) <= ssd.segments_max:  # Else it would be removed, not recycled.
-            ssd.commit.freed = []
-            for segment in freed:
-                ssd.turn(ssd.segments[segment], SegmentLife.FREE)
-        return commit
+    def begin(state):
+        effects, ssd = real(state), find_ssd(state)
+        segment = ssd.segments.get(ssd.clearing.segment if ssd.clearing else 0)
+        if segment is None or not segment.live_bytes:
+            return effects
+        place = segment.directory, segment.number, segment.epoch + 1, segment.plane_class
+        return [*effects, RecycleSegment(0, *place)]
 
-    patch.setattr(commits, "_send", send)
+    patch.setattr(reclaim, "_begin", begin)
 
 
-def held_places_not_minded(patch: Patch) -> None:
-    """A segment is cleared although the catalog still names places in it."""
-    real = commits._is_cleared
-
-    def is_cleared(ssd, segment_id):
-        segment = ssd.segments[segment_id]
-        held, segment.held = segment.held, 0
-        cleared = real(ssd, segment_id)
-        segment.held = held
-        return cleared
-
-    patch.setattr(commits, "_is_cleared", is_cleared)
+def freed_under_what_lives_in_it(patch: Patch) -> None:
+    patch.setattr(commits, "_is_cleared", lambda ssd, segment: bool(ssd.segments[segment].life))
 
 
 def more_segments_than_allowed(patch: Patch) -> None:
@@ -238,8 +229,8 @@ PLANTS: dict[Callable[[Patch], None], str] = {
     seals_never_late: "I10: wish .* has no answer by its deadline",
     failed_writes_committed: "I7: .* lies in .*, which holds",
     more_written_than_a_day_allows: "bytes are written of .* a day",
-    freed_before_its_drops_are_durable: "I7: .* is recycled (under|while)",
-    held_places_not_minded: "I7: .* is free and holds",
+    recycled_when_it_is_chosen: "I7: .* is recycled under",
+    freed_under_what_lives_in_it: "I7: .* is free and holds",
     more_segments_than_allowed: "I8: .* makes",
     one_piece_for_all: "I1: class .* is said to be ready",
     failed_reads_taken_as_read: "I1: class .* is said to be ready",
