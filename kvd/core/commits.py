@@ -33,15 +33,15 @@ def commit_due(state: State) -> list[Commit]:
     freed = [] if ssd.clearing is None else [ssd.clearing.segment]
     freed = [segment_id for segment_id in freed if _is_cleared(ssd, segment_id)]
     journal = ssd.journal
-    told = freed or journal.written or journal.changed or journal.dropped or journal.removed
-    if not (told or _needs_generations(state) or ssd.catalog_fault is not None):
-        return []
-    rows = _committable(state)
+    rows, later = _committable(state)
     rows += [
         row for row, generation in journal.changed.items()
         if row not in journal.written and _is_told(state, row, generation)
     ]  # fmt: skip
-    ssd.journal = Journal()
+    told = rows or freed or journal.dropped or journal.removed
+    if not (told or _needs_generations(state) or ssd.catalog_fault is not None):
+        return []
+    ssd.journal = Journal(written={row: journal.written.pop(row) for row in later})
     return [_send(state, journal, np.array(rows, np.int64), freed)]
 
 
@@ -95,31 +95,45 @@ def _is_told(state: State, row: int, generation: int) -> bool:
     return False
 
 
-def _committable(state: State) -> list[int]:
-    """Return the written rows whose parents are durable, or are with them; others wait or end."""
+def _committable(state: State) -> tuple[list[int], list[int]]:
+    """Return the written rows whose parents are durable, or are with them, and those that wait.
+
+    A row waits for a parent that is still being written, to another drive perhaps; without one
+    that can become durable in time it is written again, or not at all.
+    """
     ssd, index = find_ssd(state), state.index
     written = np.array(list(ssd.journal.written), np.int64)
-    rows, masks = [], {}
-    again = []
+    rows, later, again, masks = [], [], [], {}
     for row in written[np.argsort(index.depth[written], kind="stable")].tolist():
         assert index.generation[row] == ssd.journal.written[row]
         parent = int(index.parent[row])
         allowed = _ALL if parent == NO_ROW else masks.get(parent, _mask(index.segment[parent]))
         allowed |= _mask(index.segment[row])  # What only moves stands on what it stood on.
         there = np.where(index.new_segment[row] != 0, index.new_segment[row], index.segment[row])
-        mask = _mask(there) & allowed
-        if index.condemned[row] or not mask & 1:
+        whole = _mask(there)
+        mask = whole & allowed
+        saving = Saving.NONE if parent == NO_ROW else index.saving[parent]
+        if index.condemned[row]:
             displace(state, row)
-            if not index.condemned[row] and parent != NO_ROW and index.saving[parent]:
+        elif mask != whole and saving == Saving.WRITING and parent not in masks:
+            later.append(row)
+        elif mask & 1:
+            _cut(state, row, mask)
+            masks[row] = mask
+            rows.append(row)
+        else:
+            displace(state, row)
+            if saving != Saving.NONE:
                 again.append(row)
-            continue
-        for plane_class in range(CLASS_COUNT):
-            if not mask >> plane_class & 1 and index.new_segment[row, plane_class]:
-                displace_strip(state, row, plane_class)
-        masks[row] = mask
-        rows.append(row)
     enqueue(state, again)
-    return rows
+    return rows, later
+
+
+def _cut(state: State, row: int, mask: int) -> None:
+    """Leave out classes that would stand on nothing."""
+    for plane_class in range(CLASS_COUNT):
+        if not mask >> plane_class & 1 and state.index.new_segment[row, plane_class]:
+            displace_strip(state, row, plane_class)
 
 
 def _mask(segments: np.ndarray) -> int:

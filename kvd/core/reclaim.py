@@ -188,13 +188,18 @@ def _go_on(state: State, clearing: Clearing) -> list[Effect]:
 def _has_no_room(state: State, clearing: Clearing) -> bool:
     """Return whether nothing can be written again: the budget shrank below what is there."""
     ssd = find_ssd(state)
+    if spare(ssd) > 0:
+        return False
     plane_class = ssd.segments[clearing.segment].plane_class
-    opened = ssd.segments.get(ssd.open[plane_class])
-    if opened is None:
-        return spare(ssd) <= 0
     largest = max((s for t in state.index.trees for s in t.strip_bytes_max), default=0)
-    full = opened.end + largest > ssd.config.segment_bytes
-    return full and opened.life == SegmentLife.OPEN and spare(ssd) <= 0
+    for stripe in range(ssd.stripes):
+        opened = ssd.segments.get(ssd.open.get((stripe, plane_class), 0))
+        if opened is None:
+            continue
+        full = opened.end + largest > ssd.config.segment_bytes
+        if opened.life != SegmentLife.OPEN or not full:
+            return False
+    return True
 
 
 def _give_up(state: State, clearing: Clearing, strips: np.ndarray) -> None:

@@ -10,7 +10,7 @@ from kvd.core.disk_effects import RowColumns
 from kvd.core.disk_events import Recovered
 from kvd.core.effects import Effect
 from kvd.core.index import NO_ROW, Index, Tree
-from kvd.core.segments import find_ssd
+from kvd.core.segments import find_ssd, reopen_segment
 from kvd.core.ssd import Segment, Ssd
 from kvd.core.state import State
 from kvd.core.transitions import SegmentLife
@@ -57,18 +57,14 @@ def _take_segments(ssd: Ssd, event: Recovered) -> dict[tuple[int, int], int]:
     for record in event.segments:
         ssd.segment_id += 1
         life = _LIVES[record.state]
-        if life == SegmentLife.OPEN:
-            if ssd.open[record.plane_class]:
-                life = SegmentLife.FULL
-            else:
-                ssd.open[record.plane_class] = ssd.segment_id
         # A free one may have got the next epoch already, without the catalog having heard of it.
         epoch = record.epoch + (life == SegmentLife.FREE)
-        ssd.add(
-            Segment(
-                ssd.segment_id, record.directory, record.segment, epoch, record.plane_class, life
-            )
+        segment = Segment(
+            ssd.segment_id, record.directory, record.segment, epoch, record.plane_class, life
         )
+        ssd.add(segment)
+        if life == SegmentLife.OPEN and not reopen_segment(ssd, segment):
+            ssd.turn(segment, SegmentLife.FULL)
         ssd.number = max(ssd.number, record.segment)
         ids[record.directory, record.segment] = ssd.segment_id
     return ids

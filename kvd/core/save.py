@@ -95,7 +95,7 @@ def write_due(state: State) -> list[Effect]:
     """Write batches, as many at once as may be; small ones only after a while, or when awaited."""
     ssd, limits = find_ssd(state), state.config.limits
     effects: list[Effect] = []
-    while ssd.fault is None and len(ssd.writes) < limits.writes_in_flight_max:
+    while ssd.fault is None and len(ssd.writes) < limits.writes_in_flight_max * ssd.stripes:
         if not ssd.queue and not ssd.moves:
             break
         waited_ns = state.now_ns - ssd.queue_since_ns
@@ -114,6 +114,7 @@ def write_due(state: State) -> list[Effect]:
 class _Batch:
     """Rows that were placed, and which strips of them: `item_rows` are indices into `rows`."""
 
+    stripe: int
     rows: list[int] = field(default_factory=list)
     item_rows: list[int] = field(default_factory=list)
     classes: list[int] = field(default_factory=list)
@@ -121,9 +122,20 @@ class _Batch:
 
 
 def _make_batch(state: State) -> list[Effect]:
-    """Take rows off the queues, place their strips, and write them."""
-    ssd, batch = find_ssd(state), _Batch()
-    limit = state.config.limits.write_batch_bytes
+    """Write what fits into the next stripe that has room, and ask for room where there is none."""
+    ssd, effects = find_ssd(state), []
+    for _ in range(ssd.stripes):
+        batch = _Batch(ssd.stripe)
+        ssd.stripe = (ssd.stripe + 1) % ssd.stripes
+        effects += _fill(state, batch)
+        if batch.rows:
+            return [*effects, _send(state, batch)]
+    return effects
+
+
+def _fill(state: State, batch: _Batch) -> list[Effect]:
+    """Take rows off the queues and place their strips."""
+    ssd, limit = find_ssd(state), state.config.limits.write_batch_bytes
     effects: list[Effect] = []
     for row, generation in list(ssd.moves.items()):
         if batch.size_bytes >= limit or not _take(state, batch, row, generation, effects):
@@ -136,8 +148,6 @@ def _make_batch(state: State) -> list[Effect]:
         ssd.queue.popleft()
         ssd.queue_since_ns = state.now_ns
         ssd.queued_bytes -= queued_bytes
-    if batch.rows:
-        effects.append(_send(state, batch))
     return effects
 
 
@@ -145,14 +155,14 @@ def _take(state: State, batch: _Batch, row: int, generation: int, effects: list[
     """Place the strips of a row that are to be written; False when there is no segment for one."""
     ssd, index = find_ssd(state), state.index
     wanted = _wanted(state, row, generation)
-    missing = _unopened(state, row, wanted)
+    missing = _unopened(state, batch.stripe, row, wanted)
     if missing:
         last = ssd.stuck or any(index.segment[row, c] for c in wanted)
         for plane_class in missing:
-            effects += provide(state, plane_class, last=last)
+            effects += provide(state, batch.stripe, plane_class, last=last)
         return False
     if wanted:
-        _place(state, row, wanted)
+        _place(state, batch.stripe, row, wanted)
         batch.item_rows += [len(batch.rows)] * len(wanted)
         batch.classes += wanted
         batch.rows.append(row)
@@ -191,16 +201,16 @@ def _wanted(state: State, row: int, generation: int) -> list[int]:
     return wanted
 
 
-def _unopened(state: State, row: int, wanted: list[int]) -> list[int]:
+def _unopened(state: State, stripe: int, row: int, wanted: list[int]) -> list[int]:
     """Return the classes whose strip of this row has no open segment with room."""
     sizes = state.index.size[row]
-    return [c for c in wanted if open_segment(state, c, int(sizes[c])) is None]
+    return [c for c in wanted if open_segment(state, stripe, c, int(sizes[c])) is None]
 
 
-def _place(state: State, row: int, wanted: list[int]) -> None:
+def _place(state: State, stripe: int, row: int, wanted: list[int]) -> None:
     ssd, index = find_ssd(state), state.index
     for plane_class in wanted:
-        segment = ssd.segments[ssd.open[plane_class]]
+        segment = ssd.segments[ssd.open[stripe, plane_class]]
         size = int(index.size[row, plane_class])
         index.new_page[row, plane_class] = place_strip(segment, size, ssd.config.segment_bytes)
         index.new_segment[row, plane_class] = segment.id

@@ -50,10 +50,10 @@ def spare(ssd: Ssd) -> int:
 # ---- opening ----
 
 
-def open_segment(state: State, plane_class: int, size: int) -> Segment | None:
-    """Return the class's open segment if `size` more bytes fit; else close it and return None."""
+def open_segment(state: State, stripe: int, plane_class: int, size: int) -> Segment | None:
+    """Return the open segment if `size` more bytes fit; else close it and return None."""
     ssd = find_ssd(state)
-    segment = ssd.segments.get(ssd.open[plane_class])
+    segment = ssd.segments.get(ssd.open.get((stripe, plane_class), 0))
     if segment is None or segment.life != SegmentLife.OPEN:
         return None
     if segment.end + size > ssd.config.segment_bytes:
@@ -64,9 +64,28 @@ def open_segment(state: State, plane_class: int, size: int) -> Segment | None:
 
 def close_segment(ssd: Ssd, segment: Segment) -> None:
     ssd.turn(segment, SegmentLife.FULL)
-    if ssd.open[segment.plane_class] == segment.id:
-        ssd.open[segment.plane_class] = 0
+    _unassign(ssd, segment)
     ssd.journal.segments[segment.id] = None
+
+
+def _assign(ssd: Ssd, segment: Segment, stripe: int) -> None:
+    assert (stripe, segment.plane_class) not in ssd.open
+    segment.stripe = stripe
+    ssd.open[stripe, segment.plane_class] = segment.id
+
+
+def _unassign(ssd: Ssd, segment: Segment) -> None:
+    assert ssd.open[segment.stripe, segment.plane_class] == segment.id
+    del ssd.open[segment.stripe, segment.plane_class]
+
+
+def reopen_segment(ssd: Ssd, segment: Segment) -> bool:
+    """Go on with a segment that was open before a restart, if there is a stripe for it."""
+    for stripe in range(ssd.stripes):
+        if (stripe, segment.plane_class) not in ssd.open:
+            _assign(ssd, segment, stripe)
+            return True
+    return False
 
 
 def place_strip(segment: Segment, size: int, segment_bytes: int) -> int:
@@ -79,19 +98,23 @@ def place_strip(segment: Segment, size: int, segment_bytes: int) -> int:
     return page
 
 
-def provide(state: State, plane_class: int, *, last: bool) -> list[Effect]:
+def provide(state: State, stripe: int, plane_class: int, *, last: bool) -> list[Effect]:
     """Ask for an open segment of the class, if one may be had; with `last` even the last one."""
     ssd = find_ssd(state)
-    if ssd.open[plane_class]:
+    if (stripe, plane_class) in ssd.open:
         return []  # It is being made, or there.
     if spare(ssd) <= (0 if last else SPARE_SEGMENTS):
         return []
-    for segment in ssd.segments.values():
-        directory = ssd.directories[segment.directory]
-        free = segment.life == SegmentLife.FREE and not segment.spoiled
-        if free and usable(ssd, directory):
-            return _recycle(ssd, segment, PlaneClass(plane_class))
-    directory = _roomiest(state, ssd)
+    home = stripe % len(ssd.directories)
+    free = [
+        s for s in ssd.segments.values()
+        if s.life == SegmentLife.FREE and not s.spoiled
+        and usable(ssd, ssd.directories[s.directory])
+    ] if ssd.lives[SegmentLife.FREE] else []  # fmt: skip
+    if free:
+        segment = min(free, key=lambda s: (s.directory != home, s.id))
+        return _recycle(ssd, segment, stripe, PlaneClass(plane_class))
+    directory = _roomiest(state, ssd, home)
     if directory is None or in_use(ssd) >= ssd.segments_max:
         return []
     ssd.segment_id += 1
@@ -101,34 +124,34 @@ def provide(state: State, plane_class: int, *, last: bool) -> list[Effect]:
         SegmentLife.MAKING,
     )  # fmt: skip
     ssd.add(segment)
-    ssd.open[plane_class] = segment.id
+    _assign(ssd, segment, stripe)
     if directory.free_bytes is not None:
         directory.free_bytes -= ssd.config.segment_bytes
     request = _request(ssd, segment)
     return [MakeSegment(request, directory.number, segment.number, 1, segment.plane_class)]
 
 
-def _recycle(ssd: Ssd, segment: Segment, plane_class: PlaneClass) -> list[Effect]:
+def _recycle(ssd: Ssd, segment: Segment, stripe: int, plane_class: PlaneClass) -> list[Effect]:
     assert segment.live_bytes == segment.held == segment.writing == 0
     assert not ssd.is_read(segment.id)
     ssd.turn(segment, SegmentLife.RECYCLING)
     segment.epoch += 1
     segment.plane_class = plane_class
     segment.end, segment.rows = PAGE_BYTES, []
-    ssd.open[plane_class] = segment.id
+    _assign(ssd, segment, stripe)
     request = _request(ssd, segment)
     return [RecycleSegment(request, segment.directory, segment.number, segment.epoch, plane_class)]
 
 
-def _roomiest(state: State, ssd: Ssd) -> Directory | None:
-    """Return the usable directory with most space that has room for a segment, by all we know."""
+def _roomiest(state: State, ssd: Ssd, home: int) -> Directory | None:
+    """Return `home`, or the usable directory with most space, if it has room for a segment."""
     need = ssd.config.segment_bytes + ssd.config.spare_bytes
     able = [
         d for d in ssd.directories
         if usable(ssd, d) and d.stands_still_until_ns <= state.now_ns
         and (d.free_bytes is None or d.free_bytes >= need)
     ]  # fmt: skip
-    return max(able, key=lambda d: (d.free_bytes or 0, -d.number), default=None)
+    return max(able, key=lambda d: (d.number == home, d.free_bytes or 0, -d.number), default=None)
 
 
 def _request(ssd: Ssd, segment: Segment) -> int:
@@ -152,7 +175,7 @@ def on_segment_done(state: State, event: SegmentDone) -> list[Effect]:
         ssd.turn(segment, SegmentLife.OPEN)
         ssd.journal.segments[segment.id] = None
         return []
-    ssd.open[segment.plane_class] = 0
+    _unassign(ssd, segment)
     segment.spoiled = segment.life == SegmentLife.MAKING
     ssd.spoiled += segment.spoiled
     ssd.turn(segment, SegmentLife.FREE)

@@ -57,6 +57,7 @@ class Segment:
     end: int = PAGE_BYTES  # Behind the last page given out.
     live_bytes: int = 0
     rows: list[np.ndarray] = field(default_factory=list)
+    stripe: int = 0  # While it is open.
     spoiled: bool = False  # Making it failed: of use for nothing, it is there in part or not.
     writing: int = 0  # Strips placed in it that are not durable yet.
     held: int = 0  # Strips of replaced rows, which the catalog names until it hears of the row.
@@ -154,7 +155,11 @@ class Ssd:
     segments: dict[int, Segment] = field(default_factory=dict)
     lives: Counter = field(default_factory=Counter)  # Segments by life.
     spoiled: int = 0
-    open: list[int] = field(default_factory=lambda: [0] * CLASS_COUNT)
+    # The open segment of each (stripe, class). Batches go to one stripe after the other; each keeps
+    # to a directory of its own as far as it can, so that several drives work at once.
+    open: dict[tuple[int, int], int] = field(default_factory=dict)
+    stripes: int = 1
+    stripe: int = 0  # Of the next batch.
     segment_id: int = 0
     number: int = 0  # Of the newest file; a number is not used again.
     request_id: int = 0
@@ -223,4 +228,5 @@ class Ssd:
 
 def new_ssd(config: SsdConfig) -> Ssd:
     directories = [Directory(number) for number in range(config.directories)]
-    return Ssd(config, directories, config.segments_max)
+    stripes = max(1, min(config.directories, config.segments_max // (2 * CLASS_COUNT)))
+    return Ssd(config, directories, config.segments_max, stripes=stripes)

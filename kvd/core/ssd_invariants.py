@@ -13,6 +13,7 @@ from kvd.limits import PAGE_BYTES
 from kvd.types import CLASS_COUNT
 
 _WITH_STRIPS = (SegmentLife.OPEN, SegmentLife.FULL, SegmentLife.CLEARING)
+_ASSIGNED = (SegmentLife.MAKING, SegmentLife.RECYCLING, SegmentLife.OPEN)
 _OF_LIVE_ROWS = (
     "segment", "new_segment", "missing", "in_flight", "failed", "hung", "saving", "cataloged",
 )  # fmt: skip
@@ -80,8 +81,11 @@ def _check_segments(state: State) -> None:
                 f"I7: {segment.id} is {segment.life}, and used"
             )
     _check_places(ssd, places)
-    for plane_class, segment_id in enumerate(ssd.open):
-        assert not segment_id or ssd.segments[segment_id].plane_class == plane_class
+    for (stripe, plane_class), segment_id in ssd.open.items():
+        segment = ssd.segments[segment_id]
+        assert (segment.stripe, segment.plane_class) == (stripe, plane_class)
+    opened = [s.id for s in ssd.segments.values() if s.life in _ASSIGNED]
+    assert sorted(ssd.open.values()) == sorted(opened)
     assert +ssd.lives == Counter(s.life for s in ssd.segments.values())
     assert ssd.spoiled == sum(s.spoiled for s in ssd.segments.values())
     numbers = [(s.directory, s.number) for s in ssd.segments.values()]
@@ -135,7 +139,7 @@ def _check_writes(state: State, live: np.ndarray) -> None:
     ]  # fmt: skip
     assert set(queued) == set(live[index.saving[live] == Saving.QUEUED].tolist()), "queued"
     assert ssd.queued_bytes == sum(size for _, _, size in ssd.queue)
-    assert len(ssd.writes) <= state.config.limits.writes_in_flight_max, "I9"
+    assert len(ssd.writes) <= state.config.limits.writes_in_flight_max * ssd.stripes, "I9"
 
 
 def _check_waits(state: State) -> None:
