@@ -1,11 +1,14 @@
 """What `kvd check` finds wrong in files, and what `--repair` does: never more than it must."""
 
+import errno
 import os
 import shutil
 
+import lmdb
 import pytest
 
 from kvd.catalog.contract import Contents
+from kvd.catalog.environment import Environment
 from kvd.catalog.loading import load_catalog
 from kvd.disk.contract import SegmentPlace
 from kvd.disk.directories import open_directories
@@ -336,3 +339,57 @@ def test_a_superblock_that_nothing_tells_is_not_guessed(tmp_path, check):
     path = made.paths[0] / "superblock"
     path.write_bytes(b"x" + path.read_bytes()[1:])
     assert "kvd did not make it" in check.refused(made.paths, "--repair")
+
+
+# ---- repairs that do not come to their end ----
+
+
+def test_files_go_only_after_the_catalog_forgot_them(tmp_path, check, monkeypatch):
+    made = make_set(tmp_path)
+    path = made.placed[9, 0].path
+    flip(path, 100)
+
+    def fail(*arguments):
+        raise OSError(errno.EIO, os.strerror(errno.EIO), str(path))
+
+    with monkeypatch.context() as patch:
+        patch.setattr("kvd.checking.repair._remove", fail)
+        line = check.refused(made.paths, "--repair")
+        assert os.strerror(errno.EIO) in line and str(path) in line
+    findings, _ = repaired(made, check, level="left")
+    assert findings == [("file", "left", path.name)]
+
+
+def test_a_commit_that_fails_costs_no_file(tmp_path, check, monkeypatch):
+    made = make_set(tmp_path)
+    flip(made.placed[9, 0].path, 100)
+    before = segment_bytes_of(made)
+
+    def fail(*arguments):
+        raise lmdb.Error("mdb_txn_commit: Input/output error")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("kvd.catalog.environment.Environment.apply", fail)
+        line = check.refused(made.paths, "--repair")
+        assert "Input/output error" in line and "repair again" in line
+    assert segment_bytes_of(made) == before and classes_of(made) == WHOLE
+    findings, _ = repaired(made, check)
+    assert findings == [("segment", "wrong", made.placed[9, 0].path.name)]
+
+
+def test_rows_go_before_the_record_of_their_segment(tmp_path, check, monkeypatch):
+    """Else a crash in between would cost whole chunks, not classes."""
+    made = make_set(tmp_path)
+    flip(made.placed[9, 1].path, 100)
+    told = []
+    real = Environment.apply
+
+    def apply(self, group):
+        told.extend(group)
+        real(self, group)
+
+    monkeypatch.setattr(Environment, "apply", apply)
+    check(made.paths, "--repair")
+    assert [(len(each.rows) > 0, len(each.dropped) > 0) for each in told] == [
+        (True, False), (False, True)
+    ]  # fmt: skip
