@@ -14,6 +14,7 @@ from bench.fio import Fio, find_fio
 from bench.path import CHUNKS, CONNECT_SECONDS, KEYSPACE, PUT_SECONDS, synthetic_kv
 from bench.report import Report, progress
 from bench.serving import data_directory, serving
+from kvd.arena.pages import pages_note
 from kvd.client import Client, Prepared, Space
 from kvd.limits import DIGEST_BYTES, MIB
 from kvd.types import CLASS_COUNT
@@ -71,6 +72,7 @@ def _report(
 ) -> None:
     speed = statistics.median(ours)
     note = f"{speed / MIB:.0f} MiB/s of {size / MIB:.0f} MiB in {CHUNKS} chunks x {CLASS_COUNT}"
+    note += ", slabs of small pages" if pages_note() else ", slabs of huge pages"
     if fio is None:
         report.figure(name.replace("_over_fio", "_bytes_per_s"), speed, "B/s", note=note)
         return

@@ -19,6 +19,7 @@ F_SEAL_SHRINK = 0x02
 F_SEAL_GROW = 0x04
 F_SEAL_FUTURE_WRITE = 0x10
 
+MADV_HUGEPAGE = 14
 MADV_DONTDUMP = 16
 MADV_POPULATE_READ = 22
 MADV_POPULATE_WRITE = 23
@@ -89,6 +90,8 @@ def map_memory(descriptor: int, size_bytes: int, *, writable: bool) -> np.ndarra
     address = _libc.mmap(None, size_bytes, protection, mmap.MAP_SHARED, descriptor, 0)
     if address == _MAP_FAILED:
         raise _last_error()
+    # In vain where the host does not allow it (kvd.arena.pages) or knows no such advice.
+    _libc.madvise(address, size_bytes, MADV_HUGEPAGE)
     owner = (ctypes.c_ubyte * size_bytes).from_address(address)
     # Not at exit: views may be in use until the process ends, which unmaps anyway.
     weakref.finalize(owner, _libc.munmap, address, size_bytes).atexit = False

@@ -26,14 +26,20 @@ class Words:
     path_of: Callable[[int], str]
     findings: Findings
 
-    def rows(self, kind: Kind, wrong: np.ndarray, problem: str, repair: str) -> None:
+    def rows(
+        self,
+        kind: Kind,
+        wrong: np.ndarray,
+        problem: str,
+        repair: str,
+        level: Level = Level.WRONG,
+    ) -> None:
         """Say the same of rows, by number."""
         where, name = str(self.catalog), self.holdings.name
         words = (
-            Finding(kind, Level.WRONG, where, f"{name(row)}: {problem}", repair)
-            for row in wrong.tolist()
+            Finding(kind, level, where, f"{name(row)}: {problem}", repair) for row in wrong.tolist()
         )
-        self.findings.add_all(kind, Level.WRONG, len(wrong), words)
+        self.findings.add_all(kind, level, len(wrong), words)
 
     def strips(self, kind: Kind, wrong: np.ndarray, problem: Callable[[int], str]) -> None:
         """Say of strips, by number, what their problem is."""
@@ -120,10 +126,11 @@ def _check_chains(parents: np.ndarray, words: Words) -> None:
     alone = parents == count + 1
     more = ~alone & (above < present)
     endless = settled(present, np.where(alone, count, parents)) == 0
-    for wrong, problem in (
-        (alone, "the chunk before it is not there"),
-        (more, "the chunk before it has fewer classes"),
-        (endless, "its chain has no beginning"),
+    for wrong, problem, level in (
+        # A chunk that a reader found corrupt is dropped at once, what is behind it when it can be.
+        (alone, "the chunk before it is not there", Level.LEFT),
+        (more, "the chunk before it has fewer classes", Level.WRONG),
+        (endless, "its chain has no beginning", Level.WRONG),
     ):
         repair = "drops what cannot be reached"
-        words.rows(Kind.CHAIN, np.flatnonzero(wrong), problem, repair)
+        words.rows(Kind.CHAIN, np.flatnonzero(wrong), problem, repair, level)

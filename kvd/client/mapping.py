@@ -54,6 +54,7 @@ class Mapping:
             raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
         self.address, self.size, self._owner = address, size, os.getpid()
         _call("madvise", address, size, mmap.MADV_DONTFORK)
+        _libc.madvise(address, size, mmap.MADV_HUGEPAGE)  # In vain where the host forbids it.
 
     def make_readonly(self) -> None:
         """Give up writing, at the same address; readers of it go on."""

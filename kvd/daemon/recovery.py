@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
+from kvd.arena.pages import pages_note
 from kvd.catalog.contract import Changes, Contents
 from kvd.catalog.environment import remove_catalog
 from kvd.catalog.loading import load_catalog
@@ -149,8 +150,8 @@ def _remove_orphans(directories: list[DataDirectory], reconciled: Reconciled) ->
 def _say_what_was_found(
     directories: list[DataDirectory], contents: Contents, reconciled: Reconciled
 ) -> None:
-    for directory in directories:
-        for note in directory.notes:
+    for note in (pages_note(), *(note for each in directories for note in each.notes)):
+        if note:
             _log.warning("%s", note)
     for refusal, count in contents.refused.items():
         _log.warning("catalog: %d entries left out: %s", count, refusal)
