@@ -19,9 +19,7 @@ from kvd.core.events import (
     SlabDetached,
 )
 from kvd.errors import ErrorKind, KvdError
-from kvd.limits import DIGEST_BYTES
 from kvd.testing.oracles import Wish, require
-from kvd.testing.putting import Prefix
 from kvd.testing.reading import Fetch
 from kvd.types import Lane
 
@@ -124,17 +122,6 @@ class Client:
             note=note,
         )
 
-    def choose_prefix(self) -> Prefix:
-        """Return a keyspace that it has, the beginning of a document, and lanes."""
-        rng, world = self.world.rng, self.world
-        keyspace = rng.choice(sorted(self.handles))
-        document = world.documents[min(rng.randrange(len(world.documents)) for _ in range(2))]
-        count = len(document) // DIGEST_BYTES
-        chain = document[: rng.randint(1 + count // 2, count) * DIGEST_BYTES]
-        lanes = list(world.lanes)
-        rng.shuffle(lanes)
-        return keyspace, chain, tuple(lanes[: rng.choice((1, 1, 2))])
-
     def rows_of(self, keyspace: int, lane: Lane) -> dict[bytes, int]:
         """Return the core's rows of a lane by chain digest; none when nothing was put there."""
         tree = self.world.state.index.trees_by_key.get((self.digests[keyspace], lane))
@@ -176,7 +163,3 @@ class Client:
                 self.world.rng.choice((1, 30)) * NS_PER_MS,
                 lambda: self.world.tell(SlabDetached(self.session, slab)),
             )
-
-    def on_lease_lost(self, lease: int) -> None:
-        if any(fetch.lease == lease for fetch in self.fetches):
-            self.world.saw("a lease lost during a read")

@@ -43,9 +43,10 @@ def _is_time(world: "World", due: int) -> bool:
 def start(world: "World") -> None:
     """Begin, as the daemon does: first what the catalog holds, then everything else."""
     if world.tier is not None:
-        world.ledger.restart(world.day)
+        world.ledger.written.clear()
+        world.demands.restart(world.day)
         world.tell(world.media.recover(world.rng))
-        world.ledger.check_recovered(world.state)
+        world.ledger.check_recovered(world.state, world.demands.commit)
         world.tell(DayBegan(world.day))
     world.tell(Started())
     tick(world)
@@ -88,7 +89,7 @@ def _crash(world: "World") -> None:
     world.saw("a crash")
     if ledger.written:
         world.saw("a crash between write and commit")
-    if ledger.is_committing:
+    if world.demands.commit is not None:
         world.saw("a crash during a commit")
     if tier.writing:
         world.saw("a crash during a write")
@@ -112,7 +113,7 @@ def _end_well(world: "World") -> None:
 
 def begin_day(world: "World") -> None:
     world.day += 1
-    world.ledger.begin_day(world.day)
+    world.demands.begin_day(world.day)
     world.tell(DayBegan(world.day))
 
 

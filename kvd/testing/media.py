@@ -160,6 +160,10 @@ class Media:
         return replace(row, roots=roots, places=row.places[:count])
 
 
+def name_of(key: RowKey) -> str:
+    return f"chunk {key.chain[:4].hex()} of lane {key.lane.shard.index}"
+
+
 def keys_of(keys: RowKeys) -> list[RowKey]:
     names = [keys.names[at] for at in keys.name_of.tolist()]
     assert len(names) == len(keys.chain)

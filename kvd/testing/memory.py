@@ -45,6 +45,9 @@ class Fill:
     reported: bool = False
     cleared: bool = False  # So the core said.
 
+    def name(self) -> str:
+        return f"chunk {self.chain[:4].hex()} of generation {self.generation} of {self.tenant}"
+
     def root(self, plane_class: int) -> int:
         return self.id << 8 | plane_class
 

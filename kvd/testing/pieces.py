@@ -59,9 +59,6 @@ class Piece:
         ends = self.offset + self.size, offset + size
         return self.slab == slab and self.offset < ends[1] and offset < ends[0]
 
-    def name(self) -> str:
-        return f"chunk {self.fill.chain[:4].hex()} of generation {self.fill.generation}"
-
 
 def pieces_of(strips: StripColumns, memory: Memory) -> list[Piece]:
     """Return the items of a batch; they are judged by what their generation wrote."""

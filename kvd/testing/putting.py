@@ -45,12 +45,24 @@ class _Seal:
     asked_ns: int
 
 
+def choose_prefix(client: "Client") -> Prefix:
+    """Return a keyspace that it has, the beginning of a document, and lanes."""
+    rng, world = client.world.rng, client.world
+    keyspace = rng.choice(sorted(client.handles))
+    document = world.documents[min(rng.randrange(len(world.documents)) for _ in range(2))]
+    count = len(document) // DIGEST_BYTES
+    chain = document[: rng.randint(1 + count // 2, count) * DIGEST_BYTES]
+    lanes = list(world.lanes)
+    rng.shuffle(lanes)
+    return keyspace, chain, tuple(lanes[: rng.choice((1, 1, 2))])
+
+
 class Put:
     def __init__(self, client: "Client", where: Prefix | None = None) -> None:
         self.client, self.world = client, client.world
         rng = self.world.rng
         self.fate = rng.choices(tuple(FATES), tuple(FATES.values()))[0]
-        self.keyspace, self._prefix, lanes = where or client.choose_prefix()
+        self.keyspace, self._prefix, lanes = where or choose_prefix(client)
         self.lane = lanes[0]
         count = len(self._prefix) // DIGEST_BYTES
         self._first = rng.randrange(count) if rng.random() < 0.2 else 0
@@ -71,17 +83,9 @@ class Put:
         self._half = False  # Of the strip that is being written.
         self._progress_ns = self.world.now_ns
         handle, session = client.handles[self.keyspace], client.session
+        fields = (handle, self.lane, parent, self.chain, self._reserved, self._durable)
         client.ask(
-            lambda request: ReserveWanted(
-                request,
-                session,
-                handle,
-                self.lane,
-                parent,
-                self.chain,
-                self._reserved,
-                self._durable,
-            ),  # fmt: skip
+            lambda request: ReserveWanted(request, session, *fields),
             self._on_reserved,
             note=self._note_reserved,
         )
@@ -110,7 +114,9 @@ class Put:
             owner = (self.client.tenant, self.client.digests[self.keyspace], self.lane)
             fresh = outcome.generation > world.generations_given
             require(fresh, f"I2: generation {outcome.generation} was given before a restart")
-            world.note_generation(outcome.generation)
+            if world.state.ssd is None or world.state.ssd.catalog_fault is None:
+                # Else the catalog cannot hear of it, and it may come again.
+                world.generation = max(world.generation, outcome.generation)
             fill = world.memory.begin_fill(owner, self.digest(chunk), outcome.generation)
             cut = rng.randint(0, world.conditions.unit_pages) if rng.random() < 0.4 else 0
             sizes = np.maximum(self._reserved[chunk] - cut * PAGE_BYTES, PAGE_BYTES)
@@ -118,7 +124,7 @@ class Put:
             self._fills[chunk] = fill
             for c, size in enumerate(self._reserved[chunk].tolist()):
                 place = int(outcome.slabs[chunk, c]), int(outcome.offsets[chunk, c])
-                world.ledger.check_given(Extent(*place, size), f"a place for chunk {chunk}")
+                world.demands.check_given(Extent(*place, size), f"a place for chunk {chunk}")
             if state == ReserveState.REPLACE:
                 self._replaces.add(chunk)
 
@@ -226,18 +232,9 @@ class Put:
             deadline_ns = self.world.now_ns + self.world.rng.choice(DEADLINES_MS) * NS_PER_MS
         orphans = {chunk for chunk in range(first, end) if self._may_be_orphan(chunk)}
         seal = _Seal(first, sizes, orphans, self.world.now_ns)
+        fields = (self.reservation, first, sizes, roots, 1, last, deadline_ns)
         asked = self.client.ask(
-            lambda request: SealWanted(
-                request,
-                self.client.session,
-                self.reservation,
-                first,
-                sizes,
-                roots,
-                1,
-                last,
-                deadline_ns,
-            ),  # fmt: skip
+            lambda request: SealWanted(request, self.client.session, *fields),
             _ignore,
             note=lambda outcome: self._note_sealed(outcome, seal),
         )
@@ -245,12 +242,17 @@ class Put:
             self._note_visible(first, end)
 
     def _may_be_orphan(self, chunk: int) -> bool:
-        """Return whether a chunk may find no parent, or a hand busy with what is there now."""
+        """Return whether what it stands on was cleared or condemned, or a hand is busy with it."""
         if self._clears != self.world.clears[self.client.digests[self.keyspace]]:
             return True
-        known, digest = self.client.rows_of(self.keyspace, self.lane), self.digest(chunk)
-        busy = digest in known and self.world.state.index.busy(known[digest])
-        return busy or self._condemned(chunk)
+        index, known = self.world.state.index, self.client.rows_of(self.keyspace, self.lane)
+        row = known.get(self.digest(chunk), NO_ROW)
+        if row != NO_ROW and index.busy(row):
+            return True
+        before = self._prefix[: (self._first + chunk) * DIGEST_BYTES]
+        digests = [before[at : at + DIGEST_BYTES] for at in range(0, len(before), DIGEST_BYTES)]
+        rows = [known.get(digest, NO_ROW) for digest in digests]
+        return any(row == NO_ROW or index.condemned[row] for row in rows)
 
     def _note_visible(self, first: int, end: int) -> None:
         """Record what a Seal whose answer waits has made visible."""
@@ -290,7 +292,12 @@ class Put:
         self._progress_ns = max(self._progress_ns, seal.asked_ns)
         if outcome.durable:
             require(self._durable, "I7: a seal is answered durable, and nobody asked")
-            self._acknowledge(first + len(outcome.states))
+            self.world.saw("a durable seal")
+            end = first + len(outcome.states)
+            chain = self._prefix[: (self._first + end) * DIGEST_BYTES]
+            fills = [fill for chunk, fill in self._fills.items() if chunk < end and fill.sealed]
+            digest = self.client.digests[self.keyspace]
+            self.world.ledger.acknowledge(digest, self.lane, chain, fills)
         for chunk, state in enumerate(outcome.states.tolist(), first):
             fill = self._fills.get(chunk)
             require(
@@ -306,22 +313,6 @@ class Put:
             elif state == SealState.ORPHANED:
                 require(not self._in_order or chunk in seal.orphans, f"chunk {chunk}: a hole")
                 self._in_order = False
-
-    def _acknowledge(self, end: int) -> None:
-        """Judge that the chunks up to here, and those before them, are durable."""
-        chain = self._prefix[: (self._first + end) * DIGEST_BYTES]
-        fills = [fill for chunk, fill in self._fills.items() if chunk < end and fill.sealed]
-        digest = self.client.digests[self.keyspace]
-        self.world.ledger.acknowledge(digest, self.lane, chain, fills)
-        self.world.saw("a durable seal")
-
-    def _condemned(self, chunk: int) -> bool:
-        """Return whether a chunk before this one was found to be corrupt meanwhile."""
-        index, known = self.world.state.index, self.client.rows_of(self.keyspace, self.lane)
-        before = self._prefix[: (self._first + chunk) * DIGEST_BYTES]
-        digests = [before[at : at + DIGEST_BYTES] for at in range(0, len(before), DIGEST_BYTES)]
-        rows = [known.get(digest, NO_ROW) for digest in digests]
-        return any(row == NO_ROW or index.condemned[row] for row in rows)
 
 
 def _ignore(outcome: Outcome) -> None:

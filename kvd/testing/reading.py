@@ -1,7 +1,7 @@
-"""Readers of the simulated world: of mapped slabs like a client, of byte delivery like the hands.
+"""Readers of the simulated world: of mapped slabs, or of what is delivered to them.
 
-A mapped reader looks at its revoke counter when it is done, as a real one must; the daemon's own
-reading is trusted to find right bytes until it says that it ended.
+A mapped reader reads as far as it was told that bytes are there, and looks at its revoke counter
+when it is done, as a real one must.
 """
 
 from typing import TYPE_CHECKING
@@ -10,9 +10,7 @@ import numpy as np
 
 from kvd.clock import NS_PER_MS
 from kvd.core.effects import (
-    WHOLE,
     WHOLES,
-    Deliver,
     FetchDone,
     Found,
     Outcome,
@@ -23,23 +21,20 @@ from kvd.core.effects import (
 from kvd.core.events import (
     CancelWanted,
     Delivery,
-    DeliveryEnded,
-    DeliveryMoved,
     FetchWanted,
     LookupWanted,
     PrefetchWanted,
     RenewWanted,
 )
-from kvd.errors import ErrorKind, Fault, FaultKind, KvdError
+from kvd.errors import ErrorKind, KvdError
 from kvd.limits import DIGEST_BYTES
 from kvd.testing.media import RowKey
-from kvd.testing.memory import Fill, Strip
+from kvd.testing.memory import Strip
 from kvd.testing.oracles import require, strips_of
-from kvd.testing.putting import Prefix, Put
+from kvd.testing.putting import Prefix, Put, choose_prefix
 
 if TYPE_CHECKING:
     from kvd.testing.client import Client
-    from kvd.testing.world import World
 
 
 class Fetch:
@@ -47,7 +42,7 @@ class Fetch:
 
     def __init__(self, client: "Client", delivery: Delivery, where: Prefix | None = None) -> None:
         self.client, self.world, self.delivery = client, client.world, delivery
-        self.keyspace, self.chain, self.lanes = where or client.choose_prefix()
+        self.keyspace, self.chain, self.lanes = where or choose_prefix(client)
         self.lease = 0
         self._held: tuple[int, int, int] = (0, 0, 0)
         self._strips: list[Strip] = []
@@ -162,7 +157,7 @@ class Fetch:
             end = strip.ready_sectors(self._ready[strip.plane_class])
             word = strip.wrong_word(end)
             if word is not None:
-                self._wrong = f"read {self.world.memory.origin(word)} for {_name(strip.fill)}"
+                self._wrong = f"read {self.world.memory.origin(word)} for {strip.fill.name()}"
             elif strip.is_flipped(end):
                 self._damaged.add(strip.lane << 24 | strip.chunk)
         self._rounds -= 1
@@ -240,84 +235,3 @@ class Fetch:
                 fill.reported = True
                 self.world.ledger.excuse(RowKey(fill.keyspace, fill.lane, digest))
                 self.world.saw("a corrupt report")
-
-
-def _name(fill: Fill) -> str:
-    return f"chunk {fill.chain[:4].hex()} of generation {fill.generation} of {fill.tenant}"
-
-
-class ByteDelivery:
-    """The hands' side of one delivery: reads strips bit by bit, until done or stopped."""
-
-    def __init__(self, world: "World", deliver: Deliver, chain: bytes) -> None:
-        self.world, self.request = world, deliver.request
-        self._strips = strips_of(world.memory, deliver, chain, world.memory.slabs)
-        self._ready = deliver.ready
-        self._waits = False  # For the next class to be whole.
-        self._delivered_bytes = 0
-        self._fault: Fault | None = None
-        self._stalls = world.rng.random() < 0.25
-        if world.rng.random() < 0.1:
-            self._fault = Fault(FaultKind.CHECKSUM, "a strip failed its checksum")
-        world.after(world.rng.randint(1, 30) * NS_PER_MS, self._send)
-
-    def stop(self) -> None:
-        """Take note, as a thread would: one more piece may be under way."""
-        self._fault = self._fault or Fault(FaultKind.CANCELLED, "delivery was stopped")
-        self._stalls = False
-        del self._strips[1:]
-        if self._strips and not self._may_send(self._strips[0]):
-            self._strips.clear()
-        self._wake()
-
-    def go_on(self, ready: tuple[int, int, int]) -> None:
-        grown = all(now >= before for now, before in zip(ready, self._ready, strict=True))
-        require(grown, f"I1: ready shrinks from {self._ready} to {ready}")
-        self._ready = ready
-        self.world.saw("a delivery that waited for a disk")
-        self._wake()
-
-    def _wake(self) -> None:
-        if self._waits:
-            self._waits = False
-            self.world.after(0, self._send)
-
-    def _may_send(self, strip: Strip) -> bool:
-        return self._ready[strip.plane_class] == WHOLE
-
-    def _send(self) -> None:
-        world = self.world
-        if not self._strips:
-            self._end()
-            return
-        sent = 0
-        for _ in range(min(len(self._strips), world.rng.randint(1, 6))):
-            if not self._may_send(self._strips[0]):
-                break
-            self._send_one(self._strips.pop(0))
-            sent += 1
-        if not sent:
-            self._waits = True
-            return
-        world.tell(DeliveryMoved(self.request))
-        delay_ms = world.rng.randint(1, 60)
-        if self._stalls and world.rng.random() < 0.5:
-            delay_ms = 2500
-        world.after(delay_ms * NS_PER_MS, self._send)
-
-    def _send_one(self, strip: Strip) -> None:
-        word = strip.wrong_word()
-        if word is not None:
-            found = self.world.memory.origin(word)
-            require(False, f"I4: a delivery read {found} for {_name(strip.fill)}")
-        self._delivered_bytes += strip.size
-
-    def _end(self) -> None:
-        world = self.world
-        lease = world.state.leases[world.state.delivering[self.request]]
-        if lease.state != "granted":
-            world.saw("a delivery that outlived its lease")
-        if world.state.sessions[lease.session].state != "open":
-            world.saw("a delivery that outlived its session")
-        del world.deliveries[self.request]
-        world.tell(DeliveryEnded(self.request, self._delivered_bytes, self._fault))

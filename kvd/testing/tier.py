@@ -5,7 +5,7 @@ are jobs beside each other. Words are copied when it happens, in parts: in betwe
 """
 
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from random import Random
 from typing import Protocol
 
@@ -14,16 +14,13 @@ from kvd.core import disk_effects as asked
 from kvd.core import disk_events as told
 from kvd.core.state import SsdConfig
 from kvd.errors import Fault, FaultKind
+from kvd.testing import tier_changes as changes
 from kvd.testing.media import Media, SegmentKey
-from kvd.testing.memory import FLIP, Memory
+from kvd.testing.memory import Memory
 from kvd.testing.oracles import require
-from kvd.testing.pieces import Piece, columns, pieces_of
+from kvd.testing.pieces import Piece, pieces_of
 from kvd.testing.tier_reads import ReadJob
 from kvd.testing.weather import CATALOG, Weather
-
-Task = Iterator[int]  # Yields how long it takes to its next part, in nanoseconds.
-GONE = Fault(FaultKind.GONE, "another epoch, or no segment")
-JUNK = 0xDDDD_DDDD_DDDD_DDDD  # What a write that failed, or a crash, may leave behind.
 
 
 class Host(Protocol):
@@ -70,7 +67,9 @@ class Tier:
         self.given_up: set[tuple[int, int]] = set()  # Of them, what was reported as hung.
         self.making: set[SegmentKey] = set()
         self.faults_told = 0
-        self._queues = {n: deque[tuple[int, Task]]() for n in (CATALOG, *range(config.directories))}
+        self._queues = {
+            n: deque[tuple[int, changes.Task]]() for n in (CATALOG, *range(config.directories))
+        }
 
     @property
     def is_idle(self) -> bool:
@@ -93,17 +92,17 @@ class Tier:
                 self._read(effect)
             case asked.MakeSegment(directory=directory, segment=segment):
                 self.making.add((directory, segment))
-                self._enqueue(directory, self._make(effect))
+                self._enqueue(directory, changes.make(self, effect))
             case asked.RecycleSegment(directory=directory):
-                self._enqueue(directory, self._recycle(effect))
+                self._enqueue(directory, changes.recycle(self, effect))
             case asked.RemoveSegment(directory=directory):
-                self._enqueue(directory, self._remove(effect))
+                self._enqueue(directory, changes.remove(self, effect))
             case asked.ProbeDirectory(directory=directory):
-                self._enqueue(directory, self._probe(directory))
+                self._enqueue(directory, changes.probe(self, directory))
             case asked.MeasureSpace():
                 self.host.after(self.delay_ns(), self._measure)
             case asked.Commit():
-                self._enqueue(CATALOG, self._commit(effect))
+                self._enqueue(CATALOG, changes.commit(self, effect))
 
     def tell(self, event: told.DiskEvent) -> None:
         faults = getattr(event, "faults", ()) or (getattr(event, "fault", None),)
@@ -113,7 +112,7 @@ class Tier:
     def crash(self) -> None:
         """Leave what the power cut left: pages being written hold any mixture."""
         for piece in self.writing.values():
-            self._tear(piece)
+            changes.tear(self, piece)
 
     # ---- time ----
 
@@ -121,7 +120,7 @@ class Tier:
         slow = self.weather.dice(self.weather.chances.slow)
         return self.host.rng.choice((40, 300, 1500) if slow else (0, 1, 3, 10)) * NS_PER_MS
 
-    def _enqueue(self, queue: int, task: Task) -> None:
+    def _enqueue(self, queue: int, task: changes.Task) -> None:
         self._queues[queue].append((self.host.now_ns, task))
         if len(self._queues[queue]) == 1:
             self._advance(queue)
@@ -137,51 +136,10 @@ class Tier:
                 return
             tasks.popleft()
 
-    # ---- segments ----
+    # ---- what is there, and how well ----
 
-    def _trouble(self, directory: int, chance: float) -> Fault | None:
+    def trouble(self, directory: int, chance: float) -> Fault | None:
         return self.weather.trouble(directory, self.host.now_ns, chance)
-
-    def _make(self, effect: asked.MakeSegment) -> Task:
-        yield self.delay_ns()
-        key, media = (effect.directory, effect.segment), self.media
-        fault = self._trouble(effect.directory, self.weather.chances.write)
-        if key in media.segments:
-            fault = Fault(FaultKind.FORMAT, f"segment {key} is there already")
-        elif fault is None and self._free_bytes(effect.directory) < self.config.segment_bytes:
-            fault = Fault(FaultKind.NO_SPACE, "the device is full")
-        # A file whose making failed is removed; that may fail as well.
-        if fault is None or (fault.kind == FaultKind.IO and self.weather.dice(0.2)):
-            media.make(key, effect.epoch, effect.plane_class, JUNK)
-        yield self.delay_ns()
-        self.making.remove(key)
-        self.tell(told.SegmentDone(effect.request, fault))
-
-    def _recycle(self, effect: asked.RecycleSegment) -> Task:
-        yield self.delay_ns()
-        segment = self.media.segments.get((effect.directory, effect.segment))
-        fault = self._trouble(effect.directory, self.weather.chances.write)
-        if segment is None:
-            fault = Fault(FaultKind.GONE, "no such segment")
-        elif segment.epoch > effect.epoch:
-            fault = Fault(FaultKind.FORMAT, f"epoch {segment.epoch} is there already")
-        elif fault is None or self.weather.dice(0.5):
-            segment.epoch, segment.plane_class = effect.epoch, effect.plane_class
-        yield self.delay_ns()
-        self.tell(told.SegmentDone(effect.request, fault))
-
-    def _remove(self, effect: asked.RemoveSegment) -> Task:
-        yield self.delay_ns()
-        fault = self._trouble(effect.directory, self.weather.chances.write)
-        if fault is None or self.weather.dice(0.5):
-            self.media.segments.pop((effect.directory, effect.segment), None)
-        yield self.delay_ns()
-        self.tell(told.SegmentDone(effect.request, fault))
-
-    def _probe(self, directory: int) -> Task:
-        yield self.delay_ns()
-        fault = self.weather.health(directory, self.host.now_ns)
-        self.tell(told.Probed(directory, fault))
 
     def _measure(self) -> None:
         for directory in range(self.config.directories):
@@ -189,15 +147,15 @@ class Tier:
             if fault is not None and fault.kind == FaultKind.IO:
                 self.tell(told.Probed(directory, fault))
                 return
-        free = tuple(self._free_bytes(d) for d in range(self.config.directories))
+        free = tuple(self.free_bytes(d) for d in range(self.config.directories))
         self.tell(told.SpaceSeen(self.weather.devices, free))
 
-    def _free_bytes(self, directory: int) -> int:
+    def free_bytes(self, directory: int) -> int:
         device = self.weather.devices[directory]
         mine = [key for key in self.media.segments if self.weather.devices[key[0]] == device]
         return self.weather.free_bytes(device, len(mine) * self.config.segment_bytes)
 
-    # ---- writing ----
+    # ---- strips ----
 
     def _write(self, effect: asked.WriteStrips) -> None:
         pieces = pieces_of(effect.strips, self.host.memory)
@@ -205,67 +163,7 @@ class Tier:
             self.writing[effect.batch, piece.item] = piece
         for directory in sorted({piece.place.directory for piece in pieces}):
             part = [piece for piece in pieces if piece.place.directory == directory]
-            self._enqueue(directory, self._write_part(effect.batch, directory, part))
-
-    def _write_part(self, batch: int, directory: int, pieces: list[Piece]) -> Task:
-        yield self.delay_ns()
-        faults: dict[int, Fault] = {}
-        for piece in pieces:
-            if (fault := self._refusal(piece)) is not None:
-                faults[piece.item] = fault
-                continue
-            middle = self.host.rng.randint(0, piece.sectors)
-            self._copy_out(piece, 0, middle)
-            if self.weather.dice(0.3):
-                yield self.delay_ns()
-            self._copy_out(piece, middle, piece.sectors)
-            fault = self._trouble(directory, self.weather.chances.write)
-            if fault is not None:
-                faults[piece.item] = fault
-                self._tear(piece)
-        yield self.delay_ns()
-        if fault := self.weather.health(directory, self.host.now_ns):
-            faults |= {piece.item: fault for piece in pieces}  # The sync failed.
-            for piece in pieces:
-                self._tear(piece)
-        for piece in pieces:
-            del self.writing[batch, piece.item]
-            if piece.item in faults:
-                continue
-            self.judge.on_written(piece)
-            if self.weather.dice(self.weather.chances.rot):
-                self._rot(piece)
-        self.tell(told.StripsWritten(batch, *columns(pieces, faults)))
-
-    def _refusal(self, piece: Piece) -> Fault | None:
-        """Return why a strip is not written at all."""
-        if not self.media.has(piece.place):
-            self.judge.on_stale(piece)
-            return GONE
-        fault = piece.damage(piece.in_dram(0, piece.sectors))
-        if fault is not None:
-            self.host.saw("a strip refused by its root")
-            self.judge.on_damaged(piece)
-        return fault
-
-    def _copy_out(self, piece: Piece, begin: int, end: int) -> None:
-        found = piece.wrong_words(piece.in_dram(begin, end), begin)
-        if found is not None:
-            self.judge.on_wrong(piece, f"a write found {self.host.memory.origin(found)}")
-        piece.on_disk(self.media, begin, end)[:] = piece.in_dram(begin, end)
-
-    def _tear(self, piece: Piece) -> None:
-        if self.media.has(piece.place):
-            words, rng = piece.on_disk(self.media, 0, piece.sectors), self.host.rng
-            begin = rng.randint(0, piece.sectors)
-            words[begin : rng.randint(begin, piece.sectors)] = JUNK
-
-    def _rot(self, piece: Piece) -> None:
-        """Have one word damaged for good, after it was written well."""
-        words = piece.on_disk(self.media, 0, piece.sectors)
-        words[self.host.rng.randrange(piece.sectors)] |= FLIP
-
-    # ---- reading ----
+            self._enqueue(directory, changes.write(self, effect.batch, directory, part))
 
     def _read(self, effect: asked.ReadStrips) -> None:
         pieces = pieces_of(effect.strips, self.host.memory)
@@ -276,22 +174,3 @@ class Tier:
             count = self.host.rng.randint(1, len(pieces))
             ReadJob(self, effect, pieces[:count]).start()
             del pieces[:count]
-
-    # ---- catalog ----
-
-    def _commit(self, effect: asked.Commit) -> Task:
-        yield self.delay_ns()
-        catalog, drops_only = self.media.catalog, not effect.rows.parents
-        fault = self._trouble(CATALOG, self.weather.chances.commit)
-        if fault is not None and fault.kind == FaultKind.NO_SPACE and drops_only:
-            fault = None  # A full map has room for drops.
-        if fault is None or self.weather.dice(0.3):
-            if fault is not None:
-                self.host.saw("a failed commit that is durable")
-            catalog.apply(effect)
-            self.judge.on_committed(effect)
-        elif drops_only and self.weather.dice(0.2):
-            catalog.apply_some_drops(effect, self.host.rng)
-            self.judge.on_committed(effect)
-        yield self.delay_ns()
-        self.tell(told.Committed(effect.batch, fault))

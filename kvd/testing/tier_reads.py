@@ -47,7 +47,7 @@ class ReadJob:
         self._started = True
         if self._hangs:
             left_ns = max(0, self._deadline_ns - self._host.now_ns)
-            yield left_ns + self._host.rng.choice((0, 30, 900)) * NS_PER_MS
+            yield left_ns + self._host.rng.choice((0, 30, 900, 4000)) * NS_PER_MS
         pieces = list(self._pieces)
         self._host.rng.shuffle(pieces)
         for piece in pieces:

@@ -25,6 +25,8 @@ from kvd.limits import PAGE_BYTES
 from kvd.shape import BlockShape
 from kvd.testing.client import Client
 from kvd.testing.conditions import draw_conditions, draw_documents
+from kvd.testing.delivering import ByteDelivery
+from kvd.testing.demands import Demands
 from kvd.testing.ledger import Ledger
 from kvd.testing.media import Media
 from kvd.testing.memory import Memory
@@ -34,7 +36,6 @@ from kvd.testing.oracles import (
     check_promise,
     check_ready,
 )
-from kvd.testing.reading import ByteDelivery
 from kvd.testing.situations import SOMETIMES
 from kvd.testing.tier import Tier
 from kvd.testing.watching import Watch
@@ -60,7 +61,7 @@ class World:
         self.limits, self.ssd = self.conditions.limits, self.conditions.ssd
         self.memory, self.wishes = Memory(), Wishes()
         self.media = Media(self.ssd.segment_bytes // PAGE_BYTES if self.ssd else 0)
-        self.ledger = Ledger(self)
+        self.ledger, self.demands = Ledger(self), Demands(self)
         self.documents = draw_documents(self.rng)
         self.lanes = tuple(Lane(shard=Shard(ShardScheme.HEADS, i, 2)) for i in range(2))
         self.keyspaces = [Keyspace("m", f"r{i}", SHAPE, chunk_tokens=4) for i in range(3)]
@@ -123,7 +124,7 @@ class World:
         self._watch.before(event)
         effects = step(self.state, event, self.now_ns)
         check(self.state)
-        self.ledger.on_event(event)
+        self.demands.on_event(event)
         for effect in effects:
             _feed(self._log, effect)
             self._carry_out(effect)
@@ -148,7 +149,8 @@ class World:
             case out.Revoke(session, counter):
                 self.revokes[session] = counter
             case out.LeaseLost(session, lease):
-                self.clients[session].on_lease_lost(lease)
+                if any(fetch.lease == lease for fetch in self.clients[session].fetches):
+                    self.saw("a lease lost during a read")
             case out.Answer(request, session, outcome):
                 self._answer(request, session, outcome)
             case out.Tell(request, session, promise):
@@ -161,7 +163,7 @@ class World:
     def _carry_out_bytes(self, effect: out.Effect) -> None:
         match effect:
             case out.DestroySlab(slab):
-                self.ledger.check_idle(slab)
+                self.demands.check_idle(slab)
             case out.Deliver(request):
                 chain = self.wishes.open[request].event.chain
                 self.deliveries[request] = ByteDelivery(self, effect, chain)
@@ -177,7 +179,7 @@ class World:
                 pass
             case _:
                 self.tier.carry_out(effect)
-                self.ledger.check_asked(effect)
+                self.demands.check(effect)
 
     def _made(self, slab: int, size: int) -> None:
         if self.rng.random() < 0.1 and not self.stopped:
@@ -211,11 +213,6 @@ class World:
         client.hear(lambda: wish.on_ready(ready))
 
     # ---- the record ----
-
-    def note_generation(self, generation: int) -> None:
-        """Note what must not be given out again; the catalog cannot hear of it while it fails."""
-        if self.state.ssd is None or self.state.ssd.catalog_fault is None:
-            self.generation = max(self.generation, generation)
 
     def saw(self, situation: str) -> None:
         assert situation in SOMETIMES, situation

@@ -14,6 +14,7 @@ from kvd.core import (
     clear,
     commits,
     deliver,
+    evict,
     load,
     reclaim,
     recover,
@@ -25,6 +26,7 @@ from kvd.core import (
 )
 from kvd.core.disk_effects import RecycleSegment
 from kvd.core.effects import Answer, FetchDone, TellReady
+from kvd.core.index import Saving
 from kvd.core.segments import find_ssd
 from kvd.limits import PAGE_BYTES
 from kvd.testing import run
@@ -65,6 +67,34 @@ def failed_writes_committed(patch: Patch) -> None:
             state, replace(event, kinds=np.zeros_like(event.kinds), faults=())
         ),
     )
+
+
+def dram_given_away_while_it_is_saved(patch: Patch) -> None:
+    """Strips that a hand is writing to disk leave dram like any others."""
+    real = evict._candidates
+
+    def candidates(state, fresh, copies):
+        saving = state.index.saving.copy()
+        state.index.saving[saving == Saving.WRITING] = Saving.NONE
+        found = real(state, fresh, copies)
+        state.index.saving[:] = saving
+        keep = (saving[found.rows] != Saving.WRITING) | (found.classes > 0)
+        return evict._Victims(*(column[keep] for column in found))
+
+    patch.setattr(evict, "_candidates", candidates)
+
+
+def two_commits_at_a_time(patch: Patch) -> None:
+    real = commits.commit_due
+
+    def commit_due(state):
+        ssd = find_ssd(state)
+        before, ssd.commit = ssd.commit, None
+        sent = real(state)
+        ssd.commit = ssd.commit or before
+        return sent
+
+    patch.setattr(commits, "commit_due", commit_due)
 
 
 def more_written_than_a_day_allows(patch: Patch) -> None:
@@ -228,13 +258,15 @@ PLANTS: dict[Callable[[Patch], None], str] = {
     durable_when_written: "I7: .* is answered durable",
     seals_never_late: "I10: wish .* has no answer by its deadline",
     failed_writes_committed: "I7: .* lies in .*, which holds",
+    dram_given_away_while_it_is_saved: "I4: a write found|I4: a place .* being saved",
+    two_commits_at_a_time: "I9: two commits in flight",
     more_written_than_a_day_allows: "bytes are written of .* a day",
     recycled_when_it_is_chosen: "I7: .* is recycled under",
     freed_under_what_lives_in_it: "I7: .* is free and holds",
     more_segments_than_allowed: "I8: .* makes",
     one_piece_for_all: "I1: class .* is said to be ready",
     failed_reads_taken_as_read: "I1: class .* is said to be ready",
-    hung_reads_thought_over: "I4: two reads into|I4: .* is read into|I4: a read into",
+    hung_reads_thought_over: "I4: two reads into|I4: a place .* read into|I4: a read into",
     ready_said_once_more: "I1: ready shrinks",
     cut_too_short: "I5: .* is cut, and could be read",
     tenants_share_what_is_read: "tenants: slab",
