@@ -14,17 +14,19 @@ from kvd.limits import DIGEST_BYTES, MIB
 from kvd.types import CLASS_COUNT
 
 CHUNKS = 4  # Of one load: a few megabytes.
-LOADS, LOADS_FULL = 100, 300
+LOADS, LOADS_FULL = 200, 500
 READ_RATE, WRITE_RATE = 400 * MIB, 32 * MIB  # Bytes a second that the disk is bounded to.
 OFFERED = 10  # Times what it takes.
 FETCH_SECONDS = 30.0
+STORE_SECONDS = 60.0
+QUEUE_SECONDS = 1.0
 _WARM_LOADS = 5
 
 
 def run(report: Report, directory: Path, full: bool) -> None:
     """Report how much longer loads take beside stores, at the 99th percentile."""
     loads = LOADS_FULL if full else LOADS
-    flags = ("--dram", "1GiB", "--data", str(directory / "kvd"), "--ssd", "8GiB")
+    flags = ("--dram", "2GiB", "--data", str(directory / "kvd"), "--ssd", "8GiB")
     rng = np.random.default_rng(11)
     chains = [rng.bytes(CHUNKS * DIGEST_BYTES) for _ in range(2 * (loads + _WARM_LOADS))]
     tensors = synthetic_kv()
@@ -47,10 +49,12 @@ def run(report: Report, directory: Path, full: bool) -> None:
         space = _space(client)
         half = len(chains) // 2
         alone = _loads(space, chains[:half], advance)
-        stop, offered = multiprocessing.Event(), multiprocessing.Value("d", 0.0)
-        storing = multiprocessing.Process(target=_store, args=(daemon.tenant, stop, offered))
+        going, stop = multiprocessing.Event(), multiprocessing.Event()
+        offered = multiprocessing.Value("d", 0.0)
+        storing = multiprocessing.Process(target=_store, args=(daemon.tenant, going, stop, offered))
         storing.start()
         try:
+            assert going.wait(STORE_SECONDS), "nothing is stored"
             beside = _loads(space, chains[half:], advance)
         finally:
             stop.set()
@@ -86,7 +90,7 @@ def _loads(space: Space, chains: list[bytes], advance) -> list[float]:  # noqa: 
     return seconds[_WARM_LOADS:]
 
 
-def _store(tenant: Path, stop, offered) -> None:  # noqa: ANN001
+def _store(tenant: Path, going, stop, offered) -> None:  # noqa: ANN001
     """Offer so much more than the disk takes, in another process, as another engine would."""
     rng = np.random.default_rng(13)
     with Client(tenant, "bench store") as client:
@@ -97,6 +101,8 @@ def _store(tenant: Path, stop, offered) -> None:  # noqa: ANN001
         while not stop.is_set():
             space.put_strips(rng.bytes(16 * DIGEST_BYTES), prepared)
             done += size
+            if done > OFFERED * WRITE_RATE * QUEUE_SECONDS:
+                going.set()  # By now more waits to be written than the disk takes in a while.
             ahead = done / (OFFERED * WRITE_RATE) - (time.perf_counter() - begin)
             if ahead > 0:
                 stop.wait(ahead)

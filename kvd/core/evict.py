@@ -72,8 +72,11 @@ def _sampled(state: State, helps: np.ndarray) -> _Victims:
     return _candidates(state, *(bag.members.copy() for bag in bags))
 
 
-def evict(state: State, useful: set[int], wanted_bytes: int) -> set[int]:
+def evict(state: State, useful: set[int], wanted_bytes: int, fit_bytes: int = 0) -> set[int]:
     """Drop the least valuable of some sampled strips until `wanted_bytes` are free in useful slabs.
+
+    With `fit_bytes` only strips as large are dropped, as long as there are some: one leaves a hole
+    that a strip of that size fits, where the holes of smaller ones do not join.
 
     Return the slabs they lay in; none when everything is held. When no strip of a useful slab can
     go, one elsewhere goes, of the same tenant: it may be the leaf that keeps useful inner strips
@@ -84,6 +87,9 @@ def evict(state: State, useful: set[int], wanted_bytes: int) -> set[int]:
     helps[list(useful)] = True
     found = _sampled(state, helps)
     chosen = helps[index.slab[found.rows, found.classes]]
+    fitting = chosen & (index.size[found.rows, found.classes] >= fit_bytes)
+    if fitting.any():
+        chosen = fitting
     if not chosen.any():
         tenants = {state.slabs[slab].tenant for slab in useful}
         kin = np.array([tree.tenant in tenants for tree in index.trees], bool)
@@ -143,7 +149,7 @@ def place_strips(state: State, session: Session, sizes: np.ndarray) -> Placement
     """Find room for strips of `sizes` u32[n] in order, evicting as needed; it is FILLING then."""
     flat = sizes.astype(np.int64)
     slabs, offsets = np.zeros(len(flat), np.uint32), np.zeros(len(flat), np.uint64)
-    reason, effects, at = NotAdmitted.NONE, [], 0
+    reason, effects, at, fit_bytes = NotAdmitted.NONE, [], 0, 0
     budget = EVICTIONS_PER_STRIP * len(flat)
     while at < len(flat):
         ends = np.cumsum(flat[at:])
@@ -153,13 +159,16 @@ def place_strips(state: State, session: Session, sizes: np.ndarray) -> Placement
             slabs[at : at + count] = extent.slab
             offsets[at : at + count] = extent.offset + ends[:count] - flat[at : at + count]
             at += count
+            fit_bytes = 0
             continue
         if not budget:
             reason = NotAdmitted.CAPACITY
             break
         budget -= 1
-        reason, more = _make_room(state, session, int(ends[: 2 * CLASS_COUNT].max()))
+        wanted = max(fit_bytes, int(ends[: 2 * CLASS_COUNT].max()))
+        reason, more = _make_room(state, session, wanted, fit_bytes)
         effects += more
+        fit_bytes = int(flat[at])
         if reason != NotAdmitted.NONE:
             break
     return Placement(at, slabs, offsets, reason, effects)
@@ -175,7 +184,7 @@ def give_back_strips(state: State, placement: Placement, sizes: np.ndarray, coun
 
 
 def _make_room(
-    state: State, session: Session, wanted_bytes: int
+    state: State, session: Session, wanted_bytes: int, fit_bytes: int
 ) -> tuple[NotAdmitted, list[Effect]]:
     """Evict strips that can help, or say why nothing can be done now."""
     if growing(state):
@@ -189,7 +198,7 @@ def _make_room(
         done, more = _empty(state, slab, session)
         effects += more
     if own:
-        slabs = evict(state, own, wanted_bytes)
+        slabs = evict(state, own, wanted_bytes, fit_bytes)
         done = done or bool(slabs)
         for slab_id in sorted(slabs):
             effects += settle(state, slab_id)
