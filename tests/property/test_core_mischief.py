@@ -7,14 +7,17 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kvd.clock import NS_PER_S
 from kvd.core.effects import Answer, Deliver
 from kvd.core.events import (
     AbortWanted,
     CancelWanted,
+    ClearWanted,
     Delivery,
     DeliveryEnded,
     FetchWanted,
     LookupWanted,
+    PrefetchWanted,
     ProcessGone,
     ReleaseWanted,
     RenewWanted,
@@ -43,7 +46,8 @@ LIMITS = Limits(
 )
 
 DEEDS = ("reserve",) * 3 + ("seal",) * 4 + ("abort", "lookup", "fetch", "fetch", "release") + (
-    "renew", "cancel", "detach", "delivered", "join", "end", "gone", "wait", "jump",
+    "renew", "cancel", "detach", "delivered", "join", "end", "gone", "wait", "jump", "prefetch",
+    "clear",
 )  # fmt: skip
 SIZES = (0, 1, 100, 4096, 4096, 4096, 8192, 1 << 17)
 STEPS = 60
@@ -75,7 +79,7 @@ def one_of(held: Iterable[Reservation | Lease], session: int, choice: int) -> tu
 
 def session_of(scene: Scene, choice: int) -> int:
     """Return a session, or one that never was."""
-    known = sorted(scene.state.sessions)
+    known = sorted(session for session in scene.state.sessions if session > 0)
     return known[choice % len(known)] if choice < 7 and known else 99
 
 
@@ -91,14 +95,14 @@ def wish(scene: Scene, step: tuple) -> object:
         case "reserve":
             asked = columns if c == 7 else good
             handle = 1 if b != 4 else 2
-            return ReserveWanted(
-                request, session, handle, lane, parent if c > 4 else b"", chain, asked
-            )
+            behind, durable = parent if c > 4 else b"", a > 5
+            return ReserveWanted(request, session, handle, lane, behind, chain, asked, durable)
         case "seal":
             session, number = one_of(reservations, session, b)
             asked = columns if c == 7 else good[: 1 + a]
             roots = np.zeros((len(asked), 3), np.uint64)
-            return SealWanted(request, session, number, max(0, c - 4), asked, roots, 1, c % 2 == 0)
+            first, last, deadline_ns = max(0, c - 4), c % 2 == 0, now_ns + a * NS_PER_S // 4
+            return SealWanted(request, session, number, first, asked, roots, 1, last, deadline_ns)
         case "abort":
             return AbortWanted(request, *one_of(reservations, session, b))
         case "lookup":
@@ -113,6 +117,10 @@ def wish(scene: Scene, step: tuple) -> object:
             corrupt = [c % 2 << 24 | a, *words][: c % 3]
             holder, lease = one_of(leases, session, b)
             return ReleaseWanted(request, holder, lease, np.array(corrupt, np.uint32))
+        case "prefetch":
+            return PrefetchWanted(request, session, 1, (lane, LANES[c % 4]), chain, 1 + b % 4)
+        case "clear" if c > 5:
+            return ClearWanted(request, session, 1 if b != 4 else 2, now_ns + a * NS_PER_S // 4)
         case "renew":
             return RenewWanted(request, *one_of(leases, session, b))
     return None
