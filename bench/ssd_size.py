@@ -17,7 +17,7 @@ from kvd.limits import GIB, PAGE_BYTES
 from kvd.types import CLASS_COUNT, PlaneClass, SegmentState
 
 WINDOW_TOKENS, CHUNK_TOKENS = 2048, 64
-SHIFTS = (0, 32)  # Tokens: each gives every chunk other tokens, so other KV.
+SHIFTS = (0, 21, 42)  # Tokens: each gives every chunk other tokens, so other KV.
 DISTINCT_BYTES_MIN = 1 * GIB
 
 
@@ -70,7 +70,8 @@ def _kv(model: Any, ids: list[int]) -> list[tuple[np.ndarray, np.ndarray]]:
     import torch
 
     with torch.no_grad():
-        cache = model(torch.tensor([ids]), use_cache=True, logits_to_keep=1).past_key_values
+        output = model(torch.tensor([ids]), use_cache=True, logits_to_keep=1)
+        cache = output.past_key_values
     found = []
     for layer in cache.layers:
         pair = (
