@@ -1,4 +1,4 @@
-"""`python -m tests {fast,full,sim,gpu,tidy}`: choose the layers, run pytest once, show the budget.
+"""`python -m tests {fast,full,sim,crash,gpu,tidy}`: choose layers, run pytest once, show budgets.
 
 Further arguments go to pytest: `python -m tests sim --seed 17`, `python -m tests fast -k chain`.
 """
@@ -28,6 +28,7 @@ CHOICES = {
     "tidy": ("tidy",),
     "fast": FAST,
     "sim": ("simulation",),
+    "crash": ("crash",),
     "full": tuple(BUDGET_SECONDS),
 }
 

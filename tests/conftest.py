@@ -13,6 +13,7 @@ import pytest
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--seed", type=int, default=None, help="replay this one seed")
     parser.addoption("--seeds", type=int, default=None, help="number of seeds to run")
+    parser.addoption("--points", type=int, default=None, help="number of crashes to survive")
 
 
 def pytest_configure(config: pytest.Config) -> None:

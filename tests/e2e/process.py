@@ -27,14 +27,8 @@ class Daemon:
 
     def __init__(self, directory: Path, *flags: str, prepare=None, python: tuple = ()) -> None:
         self.directory = directory
-        self.process = subprocess.Popen(
-            [sys.executable, *python, "-m", "kvd.cli.main", "serve", "--directory", str(directory)]
-            + list(flags),
-            stderr=subprocess.PIPE,
-            text=True,
-            cwd=ROOT,
-            preexec_fn=prepare,
-        )
+        words = ["--directory", str(directory), *flags]
+        self.process = self._begin(words, prepare, python)
         self.lines: list[str] = []
         self._fresh: queue.SimpleQueue[str | None] = queue.SimpleQueue()
         threading.Thread(target=self._read, daemon=True).start()
@@ -45,11 +39,16 @@ class Daemon:
 
     def wait_line(self, words: str) -> str:
         """Return the next line that contains `words`, waiting for it."""
+        line = self.wait_line_or_end(words)
+        assert line, f"ended without {words!r}: {self.lines}"
+        return line
+
+    def wait_line_or_end(self, words: str) -> str:
+        """As `wait_line`; nothing when the process ended without it."""
         while True:
             line = self._fresh.get(timeout=DEADLINE_S)
-            assert line is not None, f"ended without {words!r}: {self.lines}"
-            if words in line:
-                return line
+            if line is None or words in line:
+                return line or ""
 
     def ready(self) -> "Daemon":
         self.wait_line("ready on")
@@ -74,6 +73,16 @@ class Daemon:
             with contextlib.suppress(FileNotFoundError):
                 count += kind in os.readlink(f"{directory}/{name}")
         return count
+
+    def _begin(self, words: list[str], prepare, python: tuple):
+        """Return the process that serves with these flags; `stderr` is text."""
+        return subprocess.Popen(
+            [sys.executable, *python, "-m", "kvd.cli.main", "serve", *words],
+            stderr=subprocess.PIPE,
+            text=True,
+            cwd=ROOT,
+            preexec_fn=prepare,
+        )
 
     def _read(self) -> None:
         for line in self.process.stderr:
