@@ -2,7 +2,7 @@
 the simulator's, and disk and catalog behind the daemon's hand. Checks are plain functions.
 """
 
-from kvd.core.disk_effects import MeasureSpace, ProbeDirectory
+from kvd.core.disk_effects import MeasureSpace, ProbeDirectory, SegmentRecord
 from kvd.core.disk_events import Probed, SpaceSeen
 from kvd.errors import FaultKind
 from kvd.limits import PAGE_BYTES
@@ -39,6 +39,21 @@ def _committed(rig: Rig, count: int = 3) -> tuple[Bench, list[Source], list[At]]
     strips = list(zip(sources, places, strict=True))
     assert bench.commit(strips, segments=(record(At(0), SegmentState.OPEN),)) is None
     return bench, sources, places
+
+
+def _two_classes(rig: Rig) -> tuple[Bench, list[tuple[Source, At]], list[SegmentRecord]]:
+    """Return a tier that holds one chunk of two classes, each in a directory of its own."""
+    bench = Bench(rig)
+    places = [At(1, segment=1), At(3, directory=1, segment=2)]
+    sources = [rig.make_strip(5, plane_class, 1) for plane_class in (ANCHOR, RESIDUAL)]
+    records = []
+    for place, plane_class in zip(places, (ANCHOR, RESIDUAL), strict=True):
+        assert bench.make(place, plane_class) is None
+        records.append(record(place, SegmentState.FULL, plane_class))
+    assert bench.write(sources, places) == [GOOD] * 2
+    strips = list(zip(sources, places, strict=True))
+    assert bench.commit(strips, segments=tuple(records)) is None
+    return bench, strips, records
 
 
 # ---- beginning ----
@@ -172,20 +187,20 @@ def check_what_was_committed_is_recovered(rig: Rig) -> None:
 
 
 def check_a_row_has_strips_of_several_classes(rig: Rig) -> None:
-    bench = Bench(rig)
-    places = [At(1, segment=1), At(3, directory=1, segment=2)]
-    sources = [rig.make_strip(5, plane_class, 1) for plane_class in (ANCHOR, RESIDUAL)]
-    records = []
-    for place, plane_class in zip(places, (ANCHOR, RESIDUAL), strict=True):
-        assert bench.make(place, plane_class) is None
-        records.append(record(place, SegmentState.FULL, plane_class))
-    assert bench.write(sources, places) == [GOOD] * 2
-    strips = list(zip(sources, places, strict=True))
-    assert bench.commit(strips, segments=tuple(records)) is None
+    bench, strips, records = _two_classes(rig)
     recovered = bench.restart()
     assert chunks_of(recovered.rows) == chunks_of(rows_of(strips))
     assert sorted(recovered.segments, key=lambda r: r.segment) == records
+    sources, places = (list(column) for column in zip(*strips, strict=True))
     assert bench.read(sources, places) == ([GOOD] * 2, [True] * 2)
+
+
+def check_a_row_keeps_what_comes_before_a_lost_file(rig: Rig) -> None:
+    bench, strips, records = _two_classes(rig)
+    assert bench.remove(strips[1][1]) is None
+    recovered = bench.restart()
+    assert chunks_of(recovered.rows) == chunks_of(rows_of(strips[:1]))
+    assert list(recovered.segments) == records[:1]
 
 
 def check_what_was_not_committed_is_forgotten(rig: Rig) -> None:
