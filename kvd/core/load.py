@@ -14,7 +14,7 @@ from kvd.core.disk_events import ReadReleased, StripsRead
 from kvd.core.drops import condemn, extent_of
 from kvd.core.effects import Effect, Shortfall
 from kvd.core.evict import give_back_strips, place_strips
-from kvd.core.segments import degrade, find_ssd
+from kvd.core.segments import degrade, find_ssd, suspect
 from kvd.core.slabs import own_session
 from kvd.core.ssd import ReadBatch
 from kvd.core.state import State, move_bytes
@@ -25,7 +25,7 @@ from kvd.types import CLASS_COUNT, Extent
 
 Counts = tuple[int, int, int]
 # A strip of these faults will not come right by being read again.
-_WRONG_FOR_GOOD = (FaultKind.CHECKSUM, FaultKind.FORMAT, FaultKind.GONE)
+_WRONG_FOR_GOOD = (FaultKind.CHECKSUM, FaultKind.FORMAT)
 _ONE = np.uint64(1)
 
 
@@ -184,14 +184,20 @@ def _on_faults(state: State, event: StripsRead, batch: ReadBatch) -> list[Effect
     for kind in np.unique(event.kinds[event.kinds != 0]).tolist():
         items = event.items[event.kinds == kind]
         ssd.counts[f"pieces not read: {FaultKind(kind).name}"] += len(items)
+        rows = np.unique(batch.strips[items] // CLASS_COUNT).tolist()
         if kind in _WRONG_FOR_GOOD:
-            for row in np.unique(batch.strips[items] // CLASS_COUNT).tolist():
+            for row in rows:
                 condemn(state, row)
-        elif kind != FaultKind.CANCELLED:
+        elif kind == FaultKind.TIMEOUT:
             fault = next(f for f in event.faults if f.kind == kind)
             segments = np.unique(batch.segments[items]).tolist()
             for directory in sorted({ssd.segments[s].directory for s in segments}):
                 effects += degrade(state, directory, fault)
+        elif kind != FaultKind.CANCELLED:
+            for item in items.tolist():
+                segment = ssd.segments[int(batch.segments[item])]
+                row = int(batch.strips[item]) // CLASS_COUNT
+                effects += suspect(state, segment.directory, row)
     return effects
 
 

@@ -13,6 +13,7 @@ from kvd.core.disk_effects import (
     RemoveSegment,
 )
 from kvd.core.disk_events import Probed, SegmentDone, SpaceSeen
+from kvd.core.drops import condemn
 from kvd.core.effects import Effect
 from kvd.core.ssd import Directory, Segment, Ssd
 from kvd.core.state import State
@@ -248,12 +249,37 @@ def degrade(state: State, number: int, fault: Fault) -> list[Effect]:
     return []
 
 
+def suspect(state: State, number: int, row: int) -> list[Effect]:
+    """Note a strip that could not be read, and ask the canary whose fault it is."""
+    directory = find_ssd(state).directories[number]
+    directory.suspects[row] = int(state.index.generation[row])
+    directory.suspected_ns = state.now_ns
+    return [] if directory.probing else [_probe(state, directory)]
+
+
+def _probe(state: State, directory: Directory) -> ProbeDirectory:
+    directory.probing, directory.probed_ns = True, state.now_ns
+    return ProbeDirectory(directory.number)
+
+
+def _judge(state: State, directory: Directory) -> list[Effect]:
+    """Condemn what could not be read though the directory is well: a put heals it."""
+    if directory.suspected_ns > directory.probed_ns:
+        return [_probe(state, directory)]  # What came back was asked for before.
+    for row, generation in directory.suspects.items():
+        if state.index.generation[row] == generation and state.index.present[row].any():
+            condemn(state, row)
+    directory.suspects.clear()
+    return []
+
+
 def on_probed(state: State, event: Probed) -> list[Effect]:
     ssd = find_ssd(state)
     directory = ssd.directories[event.directory]
     directory.probing = False
     directory.probe_at_ns = state.now_ns + state.config.limits.probe_ns
     if event.fault is not None:
+        directory.suspects.clear()
         if event.fault.kind in (FaultKind.NO_SPACE, FaultKind.CANCELLED):
             return []  # Nothing is wrong with it: it is full, or has much to do.
         return degrade(state, event.directory, event.fault)
@@ -261,7 +287,7 @@ def on_probed(state: State, event: Probed) -> list[Effect]:
         ssd.counts["directories recovered"] += 1
         directory.fault = None
         ssd.refill = True
-    return []
+    return _judge(state, directory) if directory.suspects else []
 
 
 def on_tick(state: State) -> list[Effect]:
@@ -274,8 +300,7 @@ def on_tick(state: State) -> list[Effect]:
                 late = Fault(FaultKind.TIMEOUT, "writes do not come to an end")
                 effects += degrade(state, directory.number, late)
         elif directory.probe_at_ns <= state.now_ns:
-            directory.probing, directory.probed_ns = True, state.now_ns
-            effects.append(ProbeDirectory(directory.number))
+            effects.append(_probe(state, directory))
     if ssd.space_at_ns <= state.now_ns:
         ssd.space_at_ns = state.now_ns + limits.space_ns
         effects.append(MeasureSpace())

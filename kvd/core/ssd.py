@@ -38,6 +38,10 @@ class Directory:
     fault: Fault | None = None
     probing: bool = False
     probed_ns: int = 0  # When its canary was last asked for.
+    # Rows a strip of which could not be read, by generation: lost if the canary says that all is
+    # well, as they will not come right; else it is the directory that cannot be read.
+    suspects: dict[int, int] = field(default_factory=dict)
+    suspected_ns: int = 0
     probe_at_ns: int = 0
     device: int = 0
     free_bytes: int | None = None  # None: not looked at yet.

@@ -309,3 +309,35 @@ def test_writes_and_commits_that_hang_degrade_the_tier_and_their_end_mends_it() 
         assert scene.state.ssd.fault is None, hanging
         scene.save()
         assert is_saved(scene.state)
+
+
+def test_what_cannot_be_read_while_the_canary_can_is_healed_by_a_put() -> None:
+    for kind in (FaultKind.IO, FaultKind.GONE):
+        scene = DiskScene()
+        session, chain = stored(scene, 2)
+        demote(scene)
+        scene.fetch(session, chain)
+        scene.answer(scene.take(asked.ReadStrips), fault_of(kind))
+        assert scene.counts(session, chain) == (2, 2, 2)  # It may be the directory's fault.
+        assert scene.state.ssd.fault is None
+        scene.answer(scene.take(asked.ProbeDirectory))
+        assert scene.counts(session, chain) == (0, 0, 0)
+        scene.put(session, chain)
+        scene.save()
+        assert scene.counts(session, chain) == (2, 2, 2)
+
+
+def test_what_cannot_be_read_from_a_directory_that_is_away_is_there_when_it_is_back() -> None:
+    scene = DiskScene()
+    session, chain = stored(scene, 2)
+    demote(scene)
+    scene.fetch(session, chain)
+    scene.answer(scene.take(asked.ReadStrips), fault_of(FaultKind.GONE))
+    scene.answer(scene.take(asked.ProbeDirectory), fault_of(FaultKind.GONE))
+    assert scene.state.ssd.fault.kind == FaultKind.GONE
+    for _ in range(LIMITS.probe_ns // NS_PER_S + 1):
+        scene.wait()
+        scene.settle()
+    assert scene.state.ssd.fault is None
+    assert scene.counts(session, chain) == (2, 2, 2)
+    assert scene.fetch(session, chain).counts == (2, 2, 2)
