@@ -43,7 +43,7 @@ GRID = cell_grid(KEYSPACE.shape, Lane())
 DIGEST = keyspace_digest(KEYSPACE, TENANT)
 SLAB_BYTES = 8 * MIB
 # Of strips that are several pieces long when they are read from disk.
-LARGE = Keyspace("large", "r", BlockShape.of_attention(8, 2, 64, Dtype.BF16), chunk_tokens=256)
+LARGE = Keyspace("large", "r", BlockShape.of_attention(8, 2, 64, Dtype.BF16), chunk_tokens=512)
 
 
 class Peer:
