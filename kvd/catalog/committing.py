@@ -2,12 +2,13 @@
 
 import threading
 from collections import deque
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
 import lmdb
 
-from kvd.catalog.contract import DATA_NAME, Changes, Committed, Report
+from kvd.catalog.contract import DAMAGED_NAME, DATA_NAME, Changes, Committed, Report
 from kvd.catalog.environment import (
     FULL,
     Environment,
@@ -112,6 +113,8 @@ class LmdbCatalog:
     def _work(self) -> None:
         if self._look is not None:
             self._damage = self._look.verdict()
+            if self._damage is not None and self._damage.kind == FaultKind.FORMAT:
+                self._mark()
         while True:
             self._check_readers()
             group = self._take()
@@ -120,6 +123,11 @@ class LmdbCatalog:
             elif self._stopping:
                 break
         self._abandon()
+
+    def _mark(self) -> None:
+        """Have the next daemon begin anew, instead of serving what it can never write again."""
+        with suppress(OSError):  # Then that one finds it out as this one did.
+            (self._path / DAMAGED_NAME).touch()
 
     def _take(self) -> list[_Batch]:
         """Return the batches to commit together; none when it is time for something else."""

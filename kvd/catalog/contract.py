@@ -17,6 +17,7 @@ from kvd.identity import Keyspace
 from kvd.limits import MIB, PAGE_BYTES
 
 DATA_NAME = "data.mdb"  # LMDB chooses it.
+DAMAGED_NAME = "damaged"  # Beside it: what reads it finds nothing, and it is not written any more.
 
 
 _BUDGET_PARTS = 64

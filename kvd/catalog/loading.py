@@ -14,7 +14,7 @@ from typing import BinaryIO
 import numpy as np
 
 from kvd.catalog import scan
-from kvd.catalog.contract import DATA_NAME, Changes, Contents, Refusal, Table
+from kvd.catalog.contract import DAMAGED_NAME, DATA_NAME, Changes, Contents, Refusal, Table
 from kvd.catalog.looking import Look, damaged
 from kvd.errors import Fault, FaultKind
 from kvd.format.keyspaces import parse_keyspace
@@ -70,6 +70,8 @@ def _scan(path: Path, rows: int, others: int) -> Fault | None:
     """Have the catalog written to two descriptors."""
     if not (path / DATA_NAME).exists():
         return Fault(FaultKind.GONE, f"the catalog {path} is not there")
+    if (path / DAMAGED_NAME).exists():
+        return damaged(path, "so it was found when it was last written to")
     look = Look(path, (str(KEY_BYTES), str(VALUE_BYTES), str(rows), str(others)), (rows, others))
     return look.verdict()
 
