@@ -38,7 +38,7 @@ def commit_due(state: State) -> list[Commit]:
         row for row, generation in journal.changed.items()
         if row not in journal.written and _is_told(state, row, generation)
     ]  # fmt: skip
-    told = rows or freed or journal.dropped or journal.removed
+    told = rows or freed or journal.dropped or journal.removed or journal.released
     if not (told or _needs_generations(state) or ssd.catalog_fault is not None):
         return []
     ssd.journal = Journal(written={row: journal.written.pop(row) for row in later})

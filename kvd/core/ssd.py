@@ -113,7 +113,9 @@ class Journal:
     released: list[int] = field(default_factory=list)  # Segments no more held by replaced rows.
 
     def __bool__(self) -> bool:
-        return bool(self.written or self.changed or self.dropped or self.segments or self.removed)
+        """Return whether there is something that a commit would tell, or end."""
+        told = self.written or self.changed or self.dropped or self.segments or self.removed
+        return bool(told or self.released)
 
 
 @dataclass(slots=True)
