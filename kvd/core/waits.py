@@ -59,9 +59,25 @@ def _verdict(state: State, wait: Wait) -> bool | None:
     if (~there | ~durable & (index.saving[rows] == Saving.NONE)).any():
         return False
     if durable.all():
-        return True
+        above = _above(state, int(rows[0]))
+        if above is not None:
+            return above
     late = wait.deadline_ns <= state.now_ns or ssd.fault is not None
     return False if late else None
+
+
+def _above(state: State, row: int) -> bool | None:
+    """Return whether all chunks before the row are durable, or None while that is open.
+
+    One that was condemned, and is being replaced, is not: with a crash goes what is behind it.
+    """
+    index = state.index
+    at = int(index.parent[row])
+    while at != NO_ROW:
+        if not (index.cataloged[at] and index.segment[at].all()) or index.condemned[at]:
+            return False if index.saving[at] == Saving.NONE else None
+        at = int(index.parent[at])
+    return True
 
 
 def end_of_session(state: State, session: Session) -> None:
