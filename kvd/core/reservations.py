@@ -26,7 +26,15 @@ def find_reservation(state: State, session: int, reservation_id: int) -> Reserva
 
 
 def hold(state: State, reservation: Reservation, row: int) -> None:
-    """Pin the newest row of the put instead of the one before: the next chunk needs its parent."""
+    """Pin the deepest row of the put instead of the one before: the next chunk needs its parent.
+
+    A chunk that is replaced lies before others that are had, which are held already.
+    """
+    if (
+        reservation.pinned != NO_ROW
+        and state.index.depth[reservation.pinned] >= state.index.depth[row]
+    ):
+        return
     state.index.pins[row] += 1
     if reservation.pinned != NO_ROW:
         state.index.pins[reservation.pinned] -= 1
