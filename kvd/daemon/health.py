@@ -4,6 +4,7 @@ import logging
 from collections.abc import Sequence
 from pathlib import Path
 
+from kvd.core.disk_events import Committed, DiskEvent
 from kvd.core.ssd import Ssd
 from kvd.errors import Fault
 
@@ -15,13 +16,19 @@ class Health:
         self._what = [*(f"data directory {path}" for path in directories), f"catalog {catalog}"]
         self._ill = [False] * len(self._what)
 
-    def look(self, ssd: Ssd) -> None:
-        """Compare what the core knows with what was said."""
-        faults = [*(directory.fault for directory in ssd.directories), ssd.catalog_fault]
-        for place, fault in enumerate(faults):
-            if (fault is not None) != self._ill[place]:
-                self._ill[place] = fault is not None
-                self._say(self._what[place], fault)
+    def look(self, ssd: Ssd, event: DiskEvent | None) -> None:
+        """Compare what the core knows, after an event, with what was said."""
+        for place, directory in enumerate(ssd.directories):
+            self._compare(place, directory.fault)
+        fault = ssd.catalog_fault or ssd.map_full
+        # Of a full one the core forgets the fault to try it again: that says nothing yet.
+        if fault is not None or (isinstance(event, Committed) and event.fault is None):
+            self._compare(len(ssd.directories), fault)
+
+    def _compare(self, place: int, fault: Fault | None) -> None:
+        if (fault is not None) != self._ill[place]:
+            self._ill[place] = fault is not None
+            self._say(self._what[place], fault)
 
     def _say(self, what: str, fault: Fault | None) -> None:
         if fault is None:

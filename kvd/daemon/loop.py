@@ -187,7 +187,7 @@ class Daemon:
 
     def _take_report(self, health: Health, event: DiskEvent) -> None:
         self.post(event)
-        health.look(self._state.ssd)
+        health.look(self._state.ssd, event)
 
     def _tell_day(self) -> None:
         day = days_since_1970()

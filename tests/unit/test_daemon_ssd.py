@@ -320,9 +320,10 @@ def test_degraded_and_well_again_are_said_once_each(tmp_path, caplog):
     health = Health([tmp_path / "a", tmp_path / "b"], tmp_path / "catalog")
     well, ill = SimpleNamespace(fault=None), SimpleNamespace(fault=Fault(FaultKind.IO, "it hums"))
 
-    def look(*directories, catalog=None):
+    def look(*directories, catalog=None, full=None, event=None):
         caplog.clear()
-        health.look(SimpleNamespace(directories=directories, catalog_fault=catalog))
+        ssd = SimpleNamespace(directories=directories, catalog_fault=catalog, map_full=full)
+        health.look(ssd, event)
         return [record.getMessage() for record in caplog.records]
 
     assert look(well, well) == []
@@ -330,4 +331,11 @@ def test_degraded_and_well_again_are_said_once_each(tmp_path, caplog):
     assert "/b is degraded" in said and said.endswith("it hums")
     assert look(well, ill) == []
     assert len(look(ill, ill, catalog=Fault(FaultKind.IO, "bent"))) == 2
-    assert [line.split()[-2:] for line in look(well, well)] == [["works", "again"]] * 3
+    lines = look(well, well, event=Committed(1, None))
+    assert [line.split()[-2:] for line in lines] == [["works", "again"]] * 3
+    # A full catalog is tried again now and then: well only once a commit went through.
+    full = Fault(FaultKind.NO_SPACE, "no room")
+    [said] = look(well, well, full=full, event=Committed(2, full))
+    assert "catalog is degraded" in said and said.endswith("no room")
+    assert look(well, well) == look(well, well, full=full, event=Committed(3, full)) == []
+    assert len(look(well, well, event=Committed(4, None))) == 1
