@@ -148,7 +148,11 @@ def corrupt_chunks_offered(patch: Patch) -> None:
 
 def sealed_behind_a_hole(patch: Patch) -> None:
     """A chunk becomes visible although the one before it is not complete."""
-    patch.setattr(Index, "complete", lambda self, row: bool(self.slab[row, 0]))
+    patch.setattr(
+        Index,
+        "complete",
+        lambda self, row: bool(self.present[row, 0]) and not self.condemned[row],
+    )
 
 
 def leases_never_lost(patch: Patch) -> None:
