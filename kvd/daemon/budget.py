@@ -92,7 +92,8 @@ def default_bytes(places: Places) -> int:
 def divide(places: Places, size_bytes: int, segment_bytes: int = 0) -> Budget:
     """Return how a budget is used, with segments of this size or as large as it allows.
 
-    Raise INVALID when it is too small to work with, or more than there is.
+    Raise INVALID when it is too small to work with, or more than there is for new directories;
+    old ones may have lost room to others since.
     """
     own = len(places.paths) * _DIRECTORY_BYTES
     map_bytes = max(map_bytes_of(size_bytes), places.old_map_bytes)
@@ -107,12 +108,11 @@ def divide(places: Places, size_bytes: int, segment_bytes: int = 0) -> Budget:
             f"{SEGMENTS_MIN} segments of {human(segment_bytes)}; raise --ssd (KVD_SSD)"
             + ("" if places.is_new else ", or empty the data directories to begin anew"),
         )
-    if size_bytes > places.room_bytes:
+    if places.is_new and size_bytes > places.room_bytes:
         raise KvdError(
             ErrorKind.INVALID,
             f"ssd is {human(size_bytes)}, and {', '.join(map(str, places.paths))} can hold "
-            f"{human(places.room_bytes, down=True)}: {human(places.ours_bytes)} that are kvd's, "
-            "the rest free; lower --ssd (KVD_SSD), or make room",
+            f"{human(places.room_bytes, down=True)}; lower --ssd (KVD_SSD), or make room",
         )
     return Budget(size_bytes, map_bytes, segment_bytes, min(left // each, SEGMENT_MAX))
 

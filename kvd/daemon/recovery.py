@@ -118,6 +118,11 @@ def _open(settings: SsdSettings, undo: ExitStack) -> tuple[list[DataDirectory], 
     for directory in directories:
         undo.callback(directory.release)
     budget = divide(places, size_bytes, directories[0].superblock.segment_bytes)
+    if size_bytes > places.room_bytes:
+        _log.warning(
+            "ssd is %s, and %s can hold %s: less is used until there is room",
+            human(size_bytes), ", ".join(map(str, paths)), human(places.room_bytes, down=True),
+        )  # fmt: skip
     return directories, budget, places
 
 

@@ -40,8 +40,7 @@ def test_segments_are_as_large_as_twelve_of_them_can_be(size, segment, paths):
         ({}, 10 * MIB, ("ssd is 10MiB", "10.2MiB are needed", "6 segments of 1MiB", "--ssd")),
         ({"paths": 9}, 10 * MIB, ("10.7MiB",)),
         ({"old_map": 300 * MIB}, 300 * MIB, ("306.2MiB",)),
-        ({"free": 5 * GIB}, 6 * GIB, ("ssd is 6GiB", "can hold 5GiB", "0B that are kvd's", "KVD_")),
-        ({"free": 5 * GIB, "ours": GIB - 1}, 6 * GIB, ("can hold 5.9GiB",)),
+        ({"free": 6 * GIB - 1}, 6 * GIB, ("ssd is 6GiB", "/data0 can hold 5.9GiB", "KVD_SSD")),
     ],
 )  # fmt: skip
 def test_what_cannot_be_is_refused_with_numbers(arguments, size, words):
@@ -58,8 +57,10 @@ def test_directories_that_exist_keep_their_segments():
         divide(old, 256 * MIB, 64 * MIB)
 
 
-def test_what_is_ours_counts_as_room():
-    assert divide(places(free=GIB, ours=5 * GIB), 6 * GIB).size_bytes == 6 * GIB
+def test_old_directories_are_used_whatever_others_took_meanwhile():
+    """Or a crash on a full disk would take the whole daemon; the tier fits itself to the room."""
+    full = places(free=0, ours=5 * GIB, is_new=False)
+    assert divide(full, 6 * GIB, 64 * MIB) == divide(places(is_new=False), 6 * GIB, 64 * MIB)
 
 
 def test_who_names_no_budget_gets_a_tenth_of_what_is_free_and_it_stays():
