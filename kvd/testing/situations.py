@@ -35,6 +35,7 @@ TIERED = (
     "a segment reclaimed", "a strip written again",
     "a segment lost", "a strip refused by its root", "a write that failed",
     "a commit that failed", "a failed commit that is durable",
+    "a strip given up that the canary speaks against",
     "tier degraded", "tier recovered", "budget shrunk", "day budget spent",
     "a durable seal", "a seal not durable in time", "a seal not durable before its deadline",
     "refused: tier degraded", "refused: the tier hangs", "refused: no tier",

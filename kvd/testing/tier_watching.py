@@ -10,6 +10,7 @@ from kvd.core import effects as out
 from kvd.core.effects import WHOLE, WHOLES, Promise, Shortfall
 from kvd.core.events import Delivery, Event, FetchWanted, PrefetchWanted
 from kvd.errors import ErrorKind, KvdError
+from kvd.testing.media import RowKey
 from kvd.testing.oracles import Wish
 
 if TYPE_CHECKING:
@@ -29,13 +30,15 @@ class TierWatch:
         self.world, self.saw = world, world.saw
         self._changes: dict[int, str] = {}  # Requests, and what came of them if nothing fails.
         self._counts: dict[str, int] = {}
-        self._in_dram = self._read = np.zeros(0, bool)
+        self._in_dram = self._read = self._condemned = np.zeros(0, bool)
 
     def before(self, event: Event) -> None:
         index = self.world.state.index
         if isinstance(event, FetchWanted):
             self._in_dram = (index.slab != 0) & (index.missing == 0)
             self._read = index.missing != 0
+        if isinstance(event, told.Probed):
+            self._condemned = index.condemned.copy()
 
     def after(self, event: Event, effects: list[out.Effect]) -> None:
         self._note_event(event)
@@ -56,6 +59,8 @@ class TierWatch:
         match event:
             case FetchWanted(request) if request in self.world.state.postponed:
                 self.saw("a fetch put off")
+            case told.Probed():
+                self._excuse_condemned()
             case told.SegmentDone(request, fault):
                 change = self._changes.pop(request)
                 self.saw(change if fault is None else "a segment not made")
@@ -65,6 +70,15 @@ class TierWatch:
                 self.saw("a write that failed")
             case told.StripsRead(faults=faults) if faults:
                 self.saw("a read that failed")
+
+    def _excuse_condemned(self) -> None:
+        """What could not be read, while its directory can be, is offered to nobody any more."""
+        index = self.world.state.index
+        for row in np.flatnonzero(index.condemned & ~self._condemned).tolist():
+            tree, digest = index.trees[index.tree_id[row]], index.chain[row]
+            assert digest is not None
+            self.world.ledger.excuse(RowKey(tree.digest, tree.lane, digest))
+            self.saw("a strip given up that the canary speaks against")
 
     def _note_counts(self) -> None:
         counts = self.world.state.ssd.counts
