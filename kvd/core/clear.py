@@ -10,7 +10,7 @@ from kvd.core.disk_effects import Commit
 from kvd.core.drops import condemn, drop_all, is_held
 from kvd.core.effects import Answer, Cleared, Effect
 from kvd.core.events import ClearWanted
-from kvd.core.keyspaces import open_session
+from kvd.core.keyspaces import need_request, open_session
 from kvd.core.slabs import settle
 from kvd.core.state import Clear, Session, State
 from kvd.errors import ErrorKind, KvdError
@@ -25,13 +25,7 @@ def on_clear(state: State, event: ClearWanted) -> None:
     found = session.keyspaces.get(event.keyspace)
     if found is None:
         raise KvdError(ErrorKind.INVALID, f"keyspace {event.keyspace} was not registered")
-    limit = state.config.limits.requests_per_session_max
-    if len(session.requests) >= limit:
-        raise KvdError(
-            ErrorKind.OVERLOADED,
-            f"session has {limit} unanswered requests, the limit requests_per_session_max",
-            retry_after_ms=100,
-        )
+    need_request(state, session)
     if state.ssd is not None and state.ssd.fault is not None:
         message = f"clear cannot be made durable: {state.ssd.fault.message}"
         raise KvdError(ErrorKind.UNAVAILABLE, message)

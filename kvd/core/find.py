@@ -21,7 +21,7 @@ from kvd.core.effects import (
 )
 from kvd.core.events import Delivery, FetchWanted, LookupWanted, PrefetchWanted
 from kvd.core.index import NO_ROW, Index, Tree
-from kvd.core.keyspaces import tree_of
+from kvd.core.keyspaces import need_request, tree_of
 from kvd.core.leases import end, find_lease, grant
 from kvd.core.load import Plan, plan
 from kvd.core.slabs import show
@@ -260,13 +260,7 @@ def _check_fetch(
             ErrorKind.INVALID,
             f"layers {event.layer_begin} to {event.layer_end} are outside 0 to {max(layers)}",
         )
-    limit = state.config.limits.requests_per_session_max
-    if len(session.requests) >= limit:
-        raise KvdError(
-            ErrorKind.OVERLOADED,
-            f"session has {limit} unanswered requests, the limit requests_per_session_max",
-            retry_after_ms=100,
-        )
+    need_request(state, session)
 
 
 def _check_classes(class_count: int) -> None:

@@ -23,6 +23,17 @@ def open_session(state: State, session_id: int) -> Session:
     return session
 
 
+def need_request(state: State, session: Session) -> None:
+    """Raise OVERLOADED unless the session may leave one more wish unanswered (I9)."""
+    limit = state.config.limits.requests_per_session_max
+    if len(session.requests) >= limit:
+        raise KvdError(
+            ErrorKind.OVERLOADED,
+            f"session has {limit} unanswered requests, the limit requests_per_session_max",
+            retry_after_ms=100,
+        )
+
+
 def _validate(keyspace: Keyspace) -> None:
     validate_shape(keyspace.shape)
     for name in ("model", "weight_revision"):

@@ -84,9 +84,12 @@ def look(paths: Sequence[Path]) -> Places:
 
 
 def default_bytes(places: Places) -> int:
-    """Return the budget of who named none; whole pages."""
-    part = places.room_bytes // _DEFAULT_PARTS // PAGE_BYTES * PAGE_BYTES
-    return min(part, SSD_BYTES_DEFAULT_MAX)
+    """Return the budget of who named none; whole pages.
+
+    What old directories hold stays theirs when other programs fill the disk.
+    """
+    part = max(places.room_bytes // _DEFAULT_PARTS, places.ours_bytes)
+    return min(part // PAGE_BYTES * PAGE_BYTES, SSD_BYTES_DEFAULT_MAX)
 
 
 def divide(places: Places, size_bytes: int, segment_bytes: int = 0) -> Budget:

@@ -67,6 +67,8 @@ def test_who_names_no_budget_gets_a_tenth_of_what_is_free_and_it_stays():
     assert default_bytes(places(free=20 * GIB)) == 2 * GIB
     assert default_bytes(places(free=18 * GIB, ours=2 * GIB)) == 2 * GIB
     assert default_bytes(places(free=1 * TIB)) == 16 * GIB
+    assert default_bytes(places(free=0, ours=1 * GIB)) == 1 * GIB
+    assert default_bytes(places(free=0, ours=1 * TIB)) == 16 * GIB
 
 
 @pytest.mark.parametrize(
