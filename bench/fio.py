@@ -6,12 +6,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bench.report import rival
-from kvd.limits import KIB, MIB, READ_PIECE_BYTES_MIN
+from kvd.limits import KIB, MIB, READ_PIECE_BYTES_MIN, Limits
+from kvd.types import CLASS_COUNT
 
 HINT = "apt-get install fio"
 READ_JOBS = 4  # As the daemon's reading threads.
 READ_BLOCK_BYTES = READ_PIECE_BYTES_MIN  # As the pieces it reads.
-WRITE_BLOCK_BYTES = 4 * MIB // 3  # As the part of one class in a batch, which is synced.
+WRITE_BLOCK_BYTES = Limits().write_batch_bytes // CLASS_COUNT  # Of one class in a batch: synced.
 
 
 @dataclass(frozen=True, slots=True)

@@ -50,7 +50,7 @@ class Limits:
     recall_ns: int = 5 * NS_PER_S  # A session's time to detach from a slab that is asked back.
     drain_ns: int = 10 * NS_PER_S  # From SIGTERM to exit.
     tick_ns: int = NS_PER_S // 4
-    write_batch_bytes: int = 4 * MIB  # Strips written to ssd and synced together.
+    write_batch_bytes: int = 16 * MIB  # Strips written to ssd and synced together.
     writes_in_flight_max: int = 2  # Batches; more would only hold up readers.
     reads_in_flight_bytes_max: int = 512 * MIB  # From ssd, of all fetches together.
     growth_wait_ns: int = 2 * NS_PER_S  # Of a fetch that finds no room while dram still grows.
