@@ -7,7 +7,7 @@ import os
 import struct
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,10 +26,14 @@ class Drop:
     plane_class: int
 
 
-def read_drops(path: Path) -> Iterator[Drop]:
-    data = path.read_bytes() if path.exists() else b""
-    for entry in ENTRY.iter_unpack(data[: len(data) // ENTRY.size * ENTRY.size]):
-        yield Drop(*entry)
+def read_drops(path: Path, begin: int) -> list[Drop]:
+    """Return the entries from the `begin`th on."""
+    if not path.exists():
+        return []
+    with open(path, "rb") as file:
+        file.seek(begin * ENTRY.size)
+        data = file.read()
+    return [Drop(*each) for each in ENTRY.iter_unpack(data[: len(data) // ENTRY.size * ENTRY.size])]
 
 
 def tell_drops(path: Path) -> None:

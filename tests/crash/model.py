@@ -130,6 +130,11 @@ class Model:
         for digest in prompt.digests:
             self._chunks.setdefault(digest, Chunk())
 
+    @property
+    def prompts_put(self) -> list[Prompt]:
+        """Return all of which something must be found."""
+        return [prompt for prompt in self.prompts if any(self.needed(prompt))]
+
     # ---- what is done ----
 
     def put(self, space: Space, prompt: Prompt, durability: str, deadline_s: float) -> Stored:
@@ -170,6 +175,11 @@ class Model:
         """Note that a reader said that a chunk is wrong: nothing behind it need be found."""
         self._chunks[prompt.digests[number]].classes = 0
 
+    def damaged(self) -> None:
+        """Note that what is on disk was changed behind the daemon's back: anything may be lost."""
+        for chunk in self._chunks.values():
+            chunk.classes = 0
+
     def restarted(self) -> None:
         """Note that a daemon begins anew: what is behind a missing chunk is gone for good then."""
         self._take_drops()
@@ -195,14 +205,21 @@ class Model:
             count = fetch.counts[class_count - 1]
             if not count:
                 break
-            good, read = fetch.verify(class_count), read_values(fetch, class_count, count)
-            if (good != count or read is None) and not is_held():
+            good = self.compare_good(prompt, fetch, class_count, where)
+            if good != count:
+                if is_held():
+                    self.wrong.append(f"{where}: {good} of {count} chunks pass their checksums")
                 break
-            if good != count or read is None:
-                self.wrong.append(f"{where}: {good} of {count} chunks pass their checksums")
-                break
-            for at in range(count):
-                self._compare_chunk(prompt.digests[at], read[at], (class_count, at), where)
+
+    def compare_good(self, prompt: Prompt, fetch: Fetch, class_count: int, where: str) -> int:
+        """Compare the leading chunks that pass their checksums; return how many do."""
+        good = fetch.verify(class_count)
+        read = read_values(fetch, class_count, good) if good else None
+        if read is None:
+            return 0
+        for at in range(good):
+            self._compare_chunk(prompt.digests[at], read[at], (class_count, at), where)
+        return good
 
     def expect(self, prompt: Prompt, counts: Sequence[int], where: str) -> None:
         """Compare what was found with what must be."""
@@ -230,10 +247,10 @@ class Model:
 
     def _take_drops(self) -> None:
         """Ask nothing more of what the daemon dropped since it was put."""
-        drops = list(read_drops(self.drops))
-        for drop in drops[self._drops_seen :]:
+        drops = read_drops(self.drops, self._drops_seen)
+        for drop in drops:
             self._take_drop(drop)
-        self._drops_seen = len(drops)
+        self._drops_seen += len(drops)
 
     def _take_drop(self, drop: Drop) -> None:
         chunk = self._chunks.get(drop.chain)

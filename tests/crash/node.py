@@ -20,7 +20,7 @@ from tests.crash.program import TOLD
 from tests.crash.seam import Failing, Kill
 from tests.e2e.process import DEADLINE_S, Daemon
 
-SAMPLE_S = 0.004
+SAMPLE_S = 0.006
 LOOK_S = 0.1
 # Short, so that what is rare is seen in a test: slabs change hands, probes come often.
 LIMITS = {
@@ -97,7 +97,7 @@ class Node:
     def __init__(self, nursery: Nursery, setting: Setting) -> None:
         self.setting, self._nursery = setting, nursery
         self.budget_bytes = setting.budget_bytes  # Of the next daemon.
-        self.attic, self.drops = setting.root / "attic", setting.root / "drops"
+        self.attic, self.drops = setting.root / "attic", setting.run.with_name("drops")
         self.attic.mkdir(parents=True, exist_ok=True)
         self.daemon: _ForkedDaemon | None = None
         self.client: Client | None = None
@@ -153,10 +153,10 @@ class Node:
             self.end()
         self.watch.stop()
 
-    def said_badly(self) -> list[str]:
-        """Return the lines that no daemon should have said."""
+    def said_badly(self, *more: str) -> list[str]:
+        """Return the lines that no daemon should have said, or that have one of `more` words."""
         assert self.daemon is not None
-        words = ("Traceback", "bug:", "Error", "damaged")
+        words = ("Traceback", "bug:", *more)
         return [line for line in self.daemon.lines if any(word in line for word in words)]
 
     def check(self, *flags: str) -> tuple[int, dict[str, Any]]:

@@ -21,6 +21,7 @@ from typing import Any
 import kvd.cli.serve  # noqa: F401
 import kvd.config
 from kvd.cli.main import main
+from kvd.core import segments
 from kvd.limits import Limits
 from tests.crash.drops import tell_drops
 from tests.crash.seam import Seam, wrap_catalog
@@ -67,6 +68,7 @@ def serve(order: dict[str, Any]) -> int:
     """Be the daemon of an order."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     limits = replace(Limits(), **order["limits"])
+    segments.NO_SPACE_RETRY_NS = limits.probe_ns
     kvd.config.Limits = partial(replace, limits)  # type: ignore[misc]
     seam = Seam(Path(order["attic"]))
     seam.tell(order["plan"])

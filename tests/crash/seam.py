@@ -94,7 +94,7 @@ class Seam:
                 self.die()
             done = act()
             self.meet(site, AFTER)
-        if failing is not None:
+        if failing is not None and failing.when == AFTER:
             self.fail(site, failing)
         return done
 

@@ -54,7 +54,7 @@ def new_setting(quick_directory: Path, name: str, budget_bytes: int, directories
     return Setting(root, root / "run", paths, budget_bytes)
 
 
-def test_a_first_start_may_end_anywhere(nursery, quick_directory, chance, points):
+def test_a_first_start_may_end_anywhere(nursery, quick_directory, chance, points, tally):
     budget = 12 * MIB
     node = Node(nursery, new_setting(quick_directory, "whole", budget, 2))
     trace = quick_directory / "trace"
@@ -62,9 +62,10 @@ def test_a_first_start_may_end_anywhere(nursery, quick_directory, chance, points
     node.close()
     for kill in boundaries(trace, chance, points):
         node = Node(nursery, new_setting(quick_directory, "ended", budget, 2))
-        node.start(kill)
+        if not node.start(kill):
+            tally.met(kill, "first start")
         node.end()
-        assert not node.said_badly(), node.daemon.lines
+        assert not node.said_badly("damaged"), node.daemon.lines
         code, found = node.check()
         assert code == 0 or code == 2 and "superblock" in found["refused"], (kill, code, found)
         model = Model(node.drops)
@@ -76,6 +77,7 @@ def test_a_first_start_may_end_anywhere(nursery, quick_directory, chance, points
         model.restarted()
         assert node.start(), (kill, node.daemon.lines)
         work.look_at_all(node.client, str(kill))
+        tally.add(model)
         assert not (model.wrong or model.lost), (model.wrong, model.lost)
         node.watch.assert_within()
         node.close()
@@ -113,7 +115,7 @@ def messy(new_node, chance):
     return node, work
 
 
-def test_a_recovery_may_end_anywhere(messy, nursery, quick_directory, chance, points):
+def test_a_recovery_may_end_anywhere(messy, nursery, quick_directory, chance, points, tally):
     left, work = messy
     left.watch.stop()
     trace, tree = quick_directory / "trace", left.setting.root
@@ -135,11 +137,14 @@ def test_a_recovery_may_end_anywhere(messy, nursery, quick_directory, chance, po
         node, its = copied("ended")
         if node.start(kill):
             its.look_at_all(node.client, str(kill))
+        if not node.lives():
+            tally.met(kill, "recovery")
         node.end()
         its.model.restarted()
         assert node.start(), (kill, node.daemon.lines)
         its.look_at_all(node.client, str(kill))
-        assert not node.said_badly(), node.daemon.lines
+        assert not node.said_badly("damaged"), node.daemon.lines
+        tally.add(its.model)
         assert not (its.model.wrong or its.model.lost), (its.model.wrong, its.model.lost)
         node.end()
         assert node.check()[0] == 0, node.check()
