@@ -26,8 +26,8 @@ def on_clear(state: State, event: ClearWanted) -> None:
     if found is None:
         raise KvdError(ErrorKind.INVALID, f"keyspace {event.keyspace} was not registered")
     need_request(state, session)
-    if state.ssd is not None and state.ssd.fault is not None:
-        message = f"clear cannot be made durable: {state.ssd.fault.message}"
+    if state.ssd is not None and state.ssd.broken is not None:
+        message = f"clear cannot be made durable: {state.ssd.broken.message}"
         raise KvdError(ErrorKind.UNAVAILABLE, message)
     index = state.index
     trees = [tree for tree in index.trees if tree.digest == found[0]]

@@ -11,8 +11,8 @@ from kvd.core.effects import Effect
 from kvd.core.index import Saving
 from kvd.core.load import bring
 from kvd.core.save import move
-from kvd.core.segments import SPARE_SEGMENTS, find_ssd, in_use, spare, usable
-from kvd.core.ssd import Clearing, Segment, Ssd
+from kvd.core.segments import find_ssd, in_use, spare, usable
+from kvd.core.ssd import SPARE_SEGMENTS, Clearing, Segment, Ssd
 from kvd.core.state import State
 from kvd.core.transitions import SegmentLife
 from kvd.policy.value import CLASS_GAIN, heat_at
@@ -28,7 +28,7 @@ OUTSIDE_SHARE = 0.5  # Of a segment: what may be dropped elsewhere along with th
 def advance(state: State) -> list[Effect]:
     """Clear the segment that is being cleared, or choose one when room is wanted."""
     ssd = find_ssd(state)
-    if ssd.fault is not None and ssd.fault is not ssd.map_full:
+    if ssd.broken is not None:
         return []
     clearing = ssd.clearing
     if clearing is not None and ssd.segments[clearing.segment].life == SegmentLife.FREE:

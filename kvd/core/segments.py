@@ -15,16 +15,14 @@ from kvd.core.disk_effects import (
 from kvd.core.disk_events import Probed, SegmentDone, SpaceSeen
 from kvd.core.drops import condemn
 from kvd.core.effects import Effect
-from kvd.core.ssd import Directory, Segment, Ssd
+from kvd.core.ssd import SEGMENTS_LEAST, SPARE_SEGMENTS, Directory, Segment, Ssd
 from kvd.core.state import State
 from kvd.core.transitions import SegmentLife
 from kvd.errors import Fault, FaultKind
 from kvd.limits import PAGE_BYTES
-from kvd.types import CLASS_COUNT, PlaneClass
+from kvd.types import PlaneClass
 
 NO_SPACE_RETRY_NS = 5 * NS_PER_S
-# Left for strips that are written again while a segment is cleared, which frees the next one.
-SPARE_SEGMENTS = 1
 
 
 def find_ssd(state: State) -> Ssd:
@@ -185,7 +183,7 @@ def on_segment_done(state: State, event: SegmentDone) -> list[Effect]:
         ssd.counts["segments refused for space"] += 1
         directory = ssd.directories[segment.directory]
         directory.stands_still_until_ns = state.now_ns + NO_SPACE_RETRY_NS
-        ssd.segments_max = min(ssd.segments_max, max(in_use(ssd), CLASS_COUNT + SPARE_SEGMENTS))
+        ssd.segments_max = min(ssd.segments_max, max(in_use(ssd), SEGMENTS_LEAST))
         return []
     return degrade(state, segment.directory, event.fault)
 

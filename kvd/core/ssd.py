@@ -9,10 +9,13 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from kvd.core.transitions import SEGMENT_MOVES, SegmentLife
-from kvd.errors import Fault
+from kvd.errors import Fault, FaultKind
 from kvd.limits import PAGE_BYTES
 from kvd.types import CLASS_COUNT, PlaneClass
 
+# Left for strips that are written again while a segment is cleared, which frees the next one.
+SPARE_SEGMENTS = 1
+SEGMENTS_LEAST = CLASS_COUNT + SPARE_SEGMENTS
 _NO_ROWS = np.zeros(0, np.int64)
 
 
@@ -199,12 +202,21 @@ class Ssd:
     counts: Counter = field(default_factory=Counter)  # Of what happened, by name.
 
     @property
-    def fault(self) -> Fault | None:
-        """Return why nothing can be made durable now, or None."""
-        if self.catalog_fault is not None or self.map_full is not None:
-            return self.catalog_fault or self.map_full
+    def broken(self) -> Fault | None:
+        """Return why nothing at all can be written now, or None."""
+        if self.catalog_fault is not None:
+            return self.catalog_fault
         faults = [directory.fault for directory in self.directories]
         return None if None in faults else faults[0]
+
+    @property
+    def fault(self) -> Fault | None:
+        """Return why nothing can be made durable now, or None; room may still be made."""
+        found = self.broken or self.map_full
+        if found is None and self.segments_max < SEGMENTS_LEAST:
+            message = f"there is room for {self.segments_max} segments, of {SEGMENTS_LEAST} needed"
+            return Fault(FaultKind.NO_SPACE, message)
+        return found
 
     def add(self, segment: Segment) -> None:
         self.segments[segment.id] = segment

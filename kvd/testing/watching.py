@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 from kvd.core import effects as out
 from kvd.core import events as told
 from kvd.core.effects import NotAdmitted, SealState, Shortfall
+from kvd.core.ssd import SEGMENTS_LEAST
 from kvd.core.transitions import LeaseState, SlabState, StripState
 from kvd.errors import ErrorKind, KvdError
 from kvd.limits import DIGEST_BYTES
@@ -168,7 +169,8 @@ class Watch:
             case told.ReserveWanted(durable=True) | told.ClearWanted():
                 tier = self.world.tier
                 hangs = tier.is_hanging(self.world.limits.write_ns)
-                require(tier.faults_told or hangs, f"{error}, and nothing failed")
+                full = self.world.state.ssd.segments_max < SEGMENTS_LEAST
+                require(tier.faults_told or hangs or full, f"{error}, and nothing failed")
                 self.saw("refused: the tier hangs" if hangs else "refused: tier degraded")
             case told.FetchWanted(delivery=told.Delivery.BYTES):
                 require(self.world.memory.unreadable, f"{error}, and no read failed")

@@ -341,3 +341,20 @@ def test_what_cannot_be_read_from_a_directory_that_is_away_is_there_when_it_is_b
     assert scene.state.ssd.fault is None
     assert scene.counts(session, chain) == (2, 2, 2)
     assert scene.fetch(session, chain).counts == (2, 2, 2)
+
+
+def test_a_disk_that_others_filled_refuses_durable_puts_at_once_until_there_is_room() -> None:
+    scene = DiskScene()
+    session, chain = stored(scene, 2)
+    scene.tell(told.SpaceSeen((1,), (0,)))
+    sizes = np.full((1, CLASS_COUNT), PAGE_BYTES, np.uint32)
+    wish = ReserveWanted(scene.number(), session, 1, LANE, b"", chain_of(1, 5), sizes, durable=True)
+    in_use = len(scene.state.ssd.segments)
+    assert scene.state.ssd.segments_max == in_use < 4
+    assert scene.state.ssd.fault.kind == FaultKind.NO_SPACE
+    assert kind_of(scene.ask(wish)) == ErrorKind.UNAVAILABLE
+    assert scene.put(session, chain_of(1, 6)) == 0  # To memory all the same.
+    assert scene.counts(session, chain) == (2, 2, 2)
+    scene.save()
+    assert scene.state.ssd.fault is None and is_saved(scene.state)
+    assert scene.state.index.segment[scene.state.index.present].all()
