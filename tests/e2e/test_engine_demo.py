@@ -93,7 +93,7 @@ def test_an_interrupted_demo_takes_its_daemon_along(model, number: signal.Signal
             if line.startswith("daemon: ready"):
                 break
         runtime = next(Path(directory).glob("kvd-*"))
-        assert len(processes_naming(str(runtime))) == 1
+        assert processes_naming(str(runtime))  # The daemon; an engine may have begun, too.
         assert list(data.glob("*/kvd/superblock"))
         if number == signal.SIGINT:  # As a terminal does it: to everyone in the foreground.
             os.killpg(process.pid, number)
