@@ -40,6 +40,7 @@ class Client:
         self.digests: dict[int, bytes] = {}
         self.fetches: list[Fetch] = []
         self._heard_ns = 0
+        self._detaching: set[int] = set()  # Slabs of which the word is on its way.
 
     # ---- its end ----
 
@@ -157,9 +158,13 @@ class Client:
 
     def detach(self, slab: int) -> None:
         """Make the mapping read-only, then say so; the word may take its time."""
-        if self.open:
-            self.writable.discard(slab)
-            self.world.after(
-                self.world.rng.choice((1, 30)) * NS_PER_MS,
-                lambda: self.world.tell(SlabDetached(self.session, slab)),
-            )
+        if not self.open or slab in self._detaching:
+            return  # Said twice, it might be heard after the slab was given again.
+        self.writable.discard(slab)
+        self._detaching.add(slab)
+
+        def say() -> None:
+            self._detaching.remove(slab)
+            self.world.tell(SlabDetached(self.session, slab))
+
+        self.world.after(self.world.rng.choice((1, 30)) * NS_PER_MS, say)
