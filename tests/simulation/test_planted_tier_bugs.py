@@ -124,7 +124,16 @@ def freed_under_what_lives_in_it(patch: Patch) -> None:
 
 
 def more_segments_than_allowed(patch: Patch) -> None:
-    patch.setattr(segments, "in_use", lambda ssd: 0)
+    real = segments.provide
+
+    def provide(state, stripe, plane_class, *, last):
+        ssd = find_ssd(state)
+        ssd.segments_max += 9
+        effects = real(state, stripe, plane_class, last=last)
+        ssd.segments_max -= 9
+        return effects
+
+    patch.setattr(save, "provide", provide)
 
 
 # ---- reads ----
