@@ -43,7 +43,7 @@ def _blocks(path: str) -> Iterable[tuple[int, _Entries]]:
             try:
                 table = environment.open_db(name, txn=transaction, create=False)
             except lmdb.NotFoundError:
-                continue
+                sys.exit(f"it has no table {name.decode()}")
             entries = iter(transaction.cursor(db=table))
             while block := list(islice(entries, _AT_ONCE)):
                 yield number, block

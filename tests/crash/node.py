@@ -95,7 +95,7 @@ class Watch:
 
 class Node:
     def __init__(self, nursery: Nursery, setting: Setting) -> None:
-        self.setting, self._nursery = setting, nursery
+        self.setting, self.nursery = setting, nursery
         self.budget_bytes = setting.budget_bytes  # Of the next daemon.
         self.attic, self.drops = setting.root / "attic", setting.run.with_name("drops")
         self.attic.mkdir(parents=True, exist_ok=True)
@@ -117,7 +117,7 @@ class Node:
         }  # fmt: skip
         flags = [word for path in setting.paths for word in ("--data", str(path))]
         flags += ["--ssd", f"{self.budget_bytes // KIB}KiB", "--dram", setting.dram]
-        self.daemon = _ForkedDaemon(self._nursery, order, setting.run, *flags)
+        self.daemon = _ForkedDaemon(self.nursery, order, setting.run, *flags)
         if not self.daemon.wait_line_or_end("ready on"):
             self.daemon.wait()
             return False

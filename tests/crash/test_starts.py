@@ -14,7 +14,7 @@ from kvd.limits import MIB
 from tests.crash.conftest import budget_of
 from tests.crash.model import Model
 from tests.crash.node import Node, Setting
-from tests.crash.seam import Kill
+from tests.crash.seam import Failing, Kill
 from tests.crash.sites import SERVING, STARTING
 from tests.crash.work import Work
 
@@ -115,26 +115,27 @@ def messy(new_node, chance):
     return node, work
 
 
-def test_a_recovery_may_end_anywhere(messy, nursery, quick_directory, chance, points, tally):
+def copied(left: Node, work: Work, root: Path) -> tuple[Node, Work]:
+    """Return another node that ended in the same way, and what was done to it."""
+    shutil.copytree(left.setting.root, root, ignore=lambda *_: ("run",))
+    setting = replace(left.setting, root=root, run=root / "run", paths=(root / "data0",))
+    node, its = Node(left.nursery, setting), copy.deepcopy(work)
+    its.model.drops = node.drops
+    its.model.restarted()
+    return node, its
+
+
+def test_a_recovery_may_end_anywhere(messy, quick_directory, chance, points, tally):
     left, work = messy
     left.watch.stop()
-    trace, tree = quick_directory / "trace", left.setting.root
-
-    def copied(name: str) -> tuple[Node, Work]:
-        root = Path(shutil.copytree(tree, quick_directory / name, ignore=lambda *_: ("run",)))
-        setting = replace(left.setting, root=root, run=root / "run", paths=(root / "data0",))
-        node, its = Node(nursery, setting), copy.deepcopy(work)
-        its.model.drops = node.drops
-        its.model.restarted()
-        return node, its
-
-    node, its = copied("whole")
+    trace = quick_directory / "trace"
+    node, its = copied(left, work, quick_directory / "whole")
     assert node.start(trace=trace)
     its.look_at_all(node.client, "whole")
     assert not (its.model.wrong or its.model.lost), (its.model.wrong, its.model.lost)
     node.close()
     for kill in boundaries(trace, chance, points):
-        node, its = copied("ended")
+        node, its = copied(left, work, quick_directory / "ended")
         if node.start(kill):
             its.look_at_all(node.client, str(kill))
         if not node.lives():
@@ -151,3 +152,37 @@ def test_a_recovery_may_end_anywhere(messy, nursery, quick_directory, chance, po
         assert node.watch.look() <= node.watch.limit_bytes
         node.close()
         shutil.rmtree(node.setting.root)
+
+
+FAILING = [
+    *((site, "EIO") for site, _ in STARTING),
+    *((site, "EIO") for site in ("canary.write", "canary.sync", "segment.unlink", "commit")),
+    *((site, "ENOSPC") for site in ("canary.allocate", "superblock.write", "catalog.space")),
+]
+
+
+def test_a_start_may_fail_at_anything_and_says_so_in_one_line(
+    messy, nursery, quick_directory, chance, points
+):
+    left, work = messy
+    left.watch.stop()
+    for number, (site, how) in enumerate(chance.sample(FAILING, min(points, len(FAILING)))):
+        node = Node(nursery, new_setting(quick_directory, f"new{number}", 12 * MIB, 2))
+        assert_comes_up_later(node, Failing(site, how))
+        node.close()
+        node, its = copied(left, work, quick_directory / f"old{number}")
+        assert_comes_up_later(node, Failing(site, how))
+        its.look_at_all(node.client, site)
+        assert not (its.model.wrong or its.model.lost), (site, how, its.model.lost)
+        node.close()
+
+
+def assert_comes_up_later(node: Node, failing: Failing) -> None:
+    """Start on a disk that fails: it comes up or says why not; and again on one that works."""
+    if not node.start(None, failing):
+        assert node.end() == 2, node.daemon.lines
+        line = node.daemon.lines[-1]
+        assert str(node.setting.paths[0]) in line, line
+    node.end()
+    assert not node.said_badly("damaged"), node.daemon.lines
+    assert node.start(), (failing, node.daemon.lines)

@@ -205,6 +205,18 @@ def test_a_catalog_without_its_meta_record_is_damaged(copy):
     assert fault_of(copy).kind == FaultKind.FORMAT
 
 
+@pytest.mark.parametrize("table", list(Table))
+def test_a_catalog_without_one_of_its_tables_is_damaged(copy, table):
+    """As a flipped bit of its name leaves it; who opens it for writing would find out too late."""
+    with (
+        lmdb.open(str(copy), max_dbs=16, map_size=4 << 20) as environment,
+        environment.begin(write=True) as transaction,
+    ):
+        transaction.drop(environment.open_db(table.encode(), txn=transaction))
+    fault = fault_of(copy)
+    assert fault.kind == FaultKind.FORMAT and table in fault.message
+
+
 def test_two_lanes_and_keyspaces_are_kept_apart(tmp_path):
     other = Keyspace("other", "revision", BlockShape.of_attention(2, 1, 8, Dtype.BF16))
     digest, data = pack_keyspace(other, "tenant")
