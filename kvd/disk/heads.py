@@ -48,10 +48,7 @@ def make_segment(files: Files, directory: DataDirectory, place: SegmentPlace) ->
     except OSError as error:
         return fault_of(error, path)
     try:
-        if directory.preallocates:
-            files.allocate(descriptor, directory.superblock.segment_bytes)
-        else:
-            os.ftruncate(descriptor, directory.superblock.segment_bytes)
+        _take_space(files, descriptor, directory)
         _write_head(files, descriptor, directory, place)
         sync_directory(files, str(directory.segments))
     except OSError as error:
@@ -76,6 +73,8 @@ def recycle_segment(files: Files, directory: DataDirectory, place: SegmentPlace)
             if isinstance(head, SegmentHead) and head.epoch > place.epoch:
                 message = f"{path}: epoch {place.epoch} is not higher than {head.epoch}"
                 return Fault(FaultKind.FORMAT, message)
+            if os.fstat(descriptor).st_size != directory.superblock.segment_bytes:
+                _take_space(files, descriptor, directory)  # It was cut, by whatever.
             _write_head(files, descriptor, directory, place)
         finally:
             os.close(descriptor)
@@ -95,6 +94,13 @@ def drop_segment(files: Files, directory: DataDirectory, segment: int) -> Fault 
     except OSError as error:
         return fault_of(error, path)
     return None
+
+
+def _take_space(files: Files, descriptor: int, directory: DataDirectory) -> None:
+    if directory.preallocates:
+        files.allocate(descriptor, directory.superblock.segment_bytes)
+    else:
+        os.ftruncate(descriptor, directory.superblock.segment_bytes)
 
 
 def _write_head(

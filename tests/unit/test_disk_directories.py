@@ -11,10 +11,13 @@ import sys
 import pytest
 
 from kvd.checksum import checksum
+from kvd.disk.contract import SegmentPlace
 from kvd.disk.directories import arrange, home_of, open_directories
 from kvd.disk.files import OsFiles
+from kvd.disk.heads import make_segment, recycle_segment
 from kvd.errors import ErrorKind, KvdError
 from kvd.limits import MIB
+from kvd.types import PlaneClass
 from tests.unit.disk_double import WRITING, FaultyFiles, at, failure
 
 SIZE = 2 * MIB
@@ -330,3 +333,15 @@ def test_whatever_fails_while_it_is_made_it_can_be_made_afterwards(tmp_path, cod
             break
         index += 1
     assert failed >= 8 and {call.name for call in plan.seen} == set(WRITING) - {"unlink"}
+
+
+def test_a_segment_that_was_cut_has_its_size_again_when_it_is_written_over(tmp_path):
+    [directory] = open_directories([tmp_path / "data"], MIB, OsFiles())
+    place = SegmentPlace(0, 1, 1, PlaneClass.ANCHOR)
+    assert make_segment(OsFiles(), directory, place) is None
+    path = directory.segments / "00000001"
+    os.truncate(path, 8192)
+    again = SegmentPlace(0, 1, 2, PlaneClass.EXACT)
+    assert recycle_segment(OsFiles(), directory, again) is None
+    assert path.stat().st_size == MIB
+    directory.release()
