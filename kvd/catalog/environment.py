@@ -130,9 +130,9 @@ class Environment:
         keys = changes.dropped_rows.tobytes()
         rows = self._tables[Table.ROWS]
         for at in range(0, len(keys), KEY_BYTES):
-            transaction.delete(keys[at : at + KEY_BYTES], db=rows)
+            _delete(transaction, keys[at : at + KEY_BYTES], rows)
         for table, key in changes.dropped:
-            transaction.delete(key, db=self._tables[table])
+            _delete(transaction, key, self._tables[table])
 
     def _put(self, transaction: lmdb.Transaction, changes: Changes) -> None:
         items = {
@@ -165,6 +165,19 @@ def fault_of(error: Exception, path: Path) -> Fault:
             return Fault(FaultKind.GONE, f"the catalog {path} is not there")
         case _:
             return Fault(FaultKind.IO, f"the catalog {path}: {error}")
+
+
+def _delete(transaction: lmdb.Transaction, key: bytes, table: object) -> None:
+    """Delete an entry if there is one.
+
+    One whose key is damaged may begin a page while it belongs at the end of the page before, where
+    the search for it ends: it is the next one from there.
+    """
+    if transaction.delete(key, db=table):
+        return
+    with transaction.cursor(db=table) as cursor:
+        if cursor.set_range(key) and cursor.key() == key:
+            cursor.delete()
 
 
 def _open(path: Path, map_bytes: int) -> lmdb.Environment:

@@ -11,14 +11,14 @@ import pytest
 from lmdb.verify import verify
 
 from kvd.catalog.contract import Changes, Contents, Refusal, Table
-from kvd.catalog.environment import remove_catalog
+from kvd.catalog.environment import Environment, remove_catalog
 from kvd.catalog.loading import load_catalog
 from kvd.catalog.looking import Look
 from kvd.checksum import checksum
 from kvd.errors import Fault, FaultKind
 from kvd.format.keyspaces import pack_keyspace
 from kvd.format.records import Meta, pack_meta
-from kvd.format.rows import put_lane, seal_rows
+from kvd.format.rows import KEY_BYTES, put_lane, seal_rows
 from kvd.identity import Keyspace
 from kvd.shape import BlockShape
 from kvd.types import Dtype, Lane
@@ -124,6 +124,40 @@ def test_a_flipped_bit_in_a_row_costs_that_row(copy):
     contents = load_catalog(copy)
     believed(contents)
     assert len(contents.rows) == 399 and contents.refused == {Refusal.DAMAGED: 1}
+
+
+def flip_a_first_key(path):
+    """Make a key that begins a page of rows less than it was: a search turns to the page before."""
+    file = path / "data.mdb"
+    data = file.read_bytes()
+    for row in ROWS:
+        at = data.index(row.tobytes()) + KEY_BYTES - 12
+        if not data[at]:
+            continue
+        file.write_bytes(data[:at] + bytes([data[at] & data[at] - 1]) + data[at + 1 :])
+        if not all_are_found(path):
+            return
+    raise AssertionError("no row begins a page")
+
+
+def all_are_found(path):
+    with (
+        lmdb.open(str(path), max_dbs=16, readonly=True, lock=False) as environment,
+        environment.begin() as transaction,
+    ):
+        table = environment.open_db(Table.ROWS.encode(), txn=transaction, create=False)
+        keys = transaction.cursor(table).iternext(values=False)
+        return all(transaction.get(key, db=table) is not None for key in keys)
+
+
+def test_a_damaged_record_that_no_search_finds_can_be_purged(copy):
+    flip_a_first_key(copy)
+    contents = load_catalog(copy)
+    assert contents.refused == {Refusal.DAMAGED: 1}
+    environment = Environment(copy, 1 << 20)
+    environment.apply([contents.purge])
+    environment.close()
+    assert load_catalog(copy).refused == {}
 
 
 def test_what_is_refused_can_be_purged(copy):
