@@ -8,7 +8,7 @@ import pytest
 from kvd.testing import run
 from kvd.testing.situations import SOMETIMES
 
-SEEDS = 150
+SEEDS = 100
 
 
 @pytest.fixture(scope="module")
