@@ -18,19 +18,14 @@ if TYPE_CHECKING:
     from kvd.testing.world import World
 
 
-WEAR = 4  # So many times what was written once, and what the tier holds, may be moved.
-
-
 class Demands:
     def __init__(self, world: "World") -> None:
         self.world, self.media, self.memory = world, world.media, world.memory
         self.commit: asked.Commit | None = None  # In flight.
         self._written_bytes = 0  # On this day.
-        self._fresh_bytes = self._moved_bytes = 0  # Since the start.
 
     def restart(self, day: int) -> None:
         self.commit = None
-        self._fresh_bytes = self._moved_bytes = 0
         self.begin_day(day)
 
     def begin_day(self, day: int) -> None:
@@ -78,22 +73,13 @@ class Demands:
                 apart = other is piece or not other.place.meets(piece.place)
                 require(apart, f"two writes meet at {piece.place}: {batch}, {item}")
             self._written_bytes += piece.size
-        self._check_wear(pieces)
-
-    def _check_wear(self, pieces: list[Piece]) -> None:
-        """Judge how much is written: for the first time on one day, and again since the start."""
-        config, size = self.world.tier.config, sum(piece.size for piece in pieces)
-        moved = sum(piece.size for piece in pieces if self._is_move(piece))
-        limit, before = config.daily_write_bytes, self._written_bytes - size
-        spent = moved < size and limit and before >= limit
-        require(not spent, f"wear: {before} bytes are written of {limit} a day")
-        self._fresh_bytes += size - moved
-        self._moved_bytes += moved
-        if moved:
+        limit = self.world.tier.config.daily_write_bytes
+        before = self._written_bytes - sum(piece.size for piece in pieces)
+        fresh = any(not self._is_move(piece) for piece in pieces)
+        if any(self._is_move(piece) for piece in pieces):
             self.world.saw("a strip written again")
-        bearable = WEAR * (self._fresh_bytes + config.segments_max * config.segment_bytes)
-        again = f"{self._moved_bytes} bytes are written again, {self._fresh_bytes} once"
-        require(self._moved_bytes <= bearable, f"wear: {again}")
+        spent = fresh and limit and before >= limit
+        require(not spent, f"{before} bytes are written of {limit} a day")
 
     def _is_move(self, piece: Piece) -> bool:
         """Return whether the strip is durable already: it moves out of a segment's way."""
