@@ -48,8 +48,11 @@ def _counts(index: Index, trees: tuple[Tree, ...], chain: bytes, class_count: in
     """Return the chunks that every lane has, per class; never growing (I6)."""
     counts, known = [0] * CLASS_COUNT, chain
     for plane_class in range(class_count):
-        for tree in trees:
-            known = known[: index.count(tree, known, plane_class) * DIGEST_BYTES]
+        length = -1
+        while length != len(known):  # Of a chain that never was a lane may have less than it said.
+            length = len(known)
+            for tree in trees:
+                known = known[: index.count(tree, known, plane_class) * DIGEST_BYTES]
         counts[plane_class] = len(known) // DIGEST_BYTES
     return counts[0], counts[1], counts[2]
 

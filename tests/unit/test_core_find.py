@@ -130,3 +130,16 @@ def test_bounded_requests() -> None:
     for delivery in Delivery:
         assert kind_of(scene.fetch(session, chain_of(1), delivery)) == ErrorKind.OVERLOADED
     assert len(scene.state.leases) == 2
+
+
+def test_a_chain_that_no_lane_has_as_such_is_found_in_none_and_harms_nobody() -> None:
+    one, other = (Lane(shard=Shard(ShardScheme.HEADS, at, 2)) for at in range(2))
+    scene = Scene()
+    session = scene.join()
+    first, second = chain_of(1, 0), chain_of(1, 1)
+    scene.put(session, first, lane=one)
+    scene.put(session, second, lane=other)
+    mixed = second + first + chain_of(1, 9)
+    for lease in (False, True):
+        found = scene.look_up(session, mixed, (one, other), lease=lease)
+        assert found.counts == (0, 0, 0) and not found.lease
