@@ -3,6 +3,8 @@
 import random
 from dataclasses import dataclass, replace
 
+import numpy as np
+
 from kvd.clock import NS_PER_S
 
 KIB = 1 << 10
@@ -87,10 +89,13 @@ class CatalogBounds:
     close_s: float = 1.0
 
 
-def read_piece_bytes(strip_bytes: int) -> int:
-    """Return the size of the pieces a strip of whole pages is read in; the last may be shorter."""
-    least = -(-strip_bytes // READ_PIECES_MAX)
-    return max(READ_PIECE_BYTES_MIN, -(-least // PAGE_BYTES) * PAGE_BYTES)
+def read_piece_bytes(strip_bytes: int | np.ndarray) -> np.ndarray:
+    """Return i64: the size of the pieces a strip is read in; the last may be shorter.
+
+    `strip_bytes`: whole pages of one strip, or of many.
+    """
+    least = -(-np.asarray(strip_bytes, np.int64) // READ_PIECES_MAX)
+    return np.maximum(READ_PIECE_BYTES_MIN, -(-least // PAGE_BYTES) * PAGE_BYTES)
 
 
 def squeeze(limits: Limits, seed: int) -> Limits:

@@ -11,19 +11,13 @@ from kvd.client.messages import Promised, Triple
 from kvd.client.outcomes import Arrival
 from kvd.client.slabs import Slab
 from kvd.format.strip import LENGTH_MASK, TABLE_ENTRY, table_bytes
-from kvd.limits import PAGE_BYTES, READ_PIECE_BYTES_MIN, READ_PIECES_MAX
+from kvd.limits import READ_PIECES_MAX, read_piece_bytes
 from kvd.shape import CellGrid
 from kvd.types import CLASS_COUNT, PlaneClass
 from kvd.wire import WHOLE
 
 _WORD_BYTES = 4
 _ENTRY_WORDS = TABLE_ENTRY.itemsize // _WORD_BYTES
-
-
-def piece_bytes(sizes: np.ndarray) -> np.ndarray:
-    """Return i64[n]: `kvd.limits.read_piece_bytes` of strips of these sizes."""
-    least = -(-sizes.astype(np.int64) // READ_PIECES_MAX)
-    return np.maximum(READ_PIECE_BYTES_MIN, -(-least // PAGE_BYTES) * PAGE_BYTES)
 
 
 class Readiness:
@@ -35,7 +29,7 @@ class Readiness:
         self._grid, self._promised = grid, promised
         self._table_bytes = table_bytes(grid.cell_count)
         self._sizes = [sizes.astype(np.int64) for sizes in promised.sizes]
-        self._pieces = [piece_bytes(sizes) for sizes in promised.sizes]
+        self._pieces = [read_piece_bytes(sizes) for sizes in promised.sizes]
         self._slabs: dict[int, Slab] = {}
         self._layer_ends: list[np.ndarray | None] = [None] * CLASS_COUNT
         self._ready = promised.ready

@@ -8,7 +8,7 @@ import numpy as np
 from kvd.core.columns import row_columns, row_keys
 from kvd.core.disk_effects import Commit, SegmentRecord
 from kvd.core.disk_events import Committed
-from kvd.core.effects import Effect
+from kvd.core.drops import uncatalog
 from kvd.core.index import NO_ROW, Saving
 from kvd.core.save import displace, displace_strip, enqueue
 from kvd.core.segments import find_ssd
@@ -78,20 +78,14 @@ def _commit_drops(state: State) -> list[Commit]:
 
 
 def _is_told(state: State, row: int, generation: int) -> bool:
-    index, journal = state.index, find_ssd(state).journal
+    index = state.index
     if index.generation[row] != generation or not index.present[row].any():
         return False
     if index.condemned[row] and not index.cataloged[row]:
         return False  # Cleared: the catalog is not to hear of it again.
     if index.segment[row, 0]:
         return True
-    # Nothing of it is on disk any more, while it lives on in dram.
-    if index.cataloged[row]:
-        digest = index.chain[row]
-        assert digest is not None
-        journal.dropped[int(index.tree_id[row]), digest] = None
-        journal.released += find_ssd(state).held.pop(row, ())
-        index.cataloged[row] = False
+    uncatalog(state, row)  # Nothing of it is on disk any more, while it lives on in dram.
     return False
 
 
@@ -179,20 +173,15 @@ def _send(state: State, journal: Journal, rows: np.ndarray, freed: list[int]) ->
 
 
 def _record(segment: Segment, freed: list[int]) -> SegmentRecord:
-    life = (
-        SegmentState.FREE if segment.id in freed else _STATES.get(segment.life, SegmentState.FULL)
-    )
+    recorded, epoch = _STATES.get(segment.life, SegmentState.FULL), segment.epoch
     if segment.life == SegmentLife.RECYCLING:  # Until its head is written it is what it was.
-        return SegmentRecord(
-            segment.directory, segment.number, segment.plane_class, SegmentState.FREE,
-            segment.epoch - 1,
-        )  # fmt: skip
-    return SegmentRecord(
-        segment.directory, segment.number, segment.plane_class, life, segment.epoch
-    )
+        recorded, epoch = SegmentState.FREE, epoch - 1
+    elif segment.id in freed:
+        recorded = SegmentState.FREE
+    return SegmentRecord(segment.directory, segment.number, segment.plane_class, recorded, epoch)
 
 
-def on_committed(state: State, event: Committed) -> list[Effect]:
+def on_committed(state: State, event: Committed) -> None:
     ssd = find_ssd(state)
     batch, ssd.commit = ssd.commit, None
     assert batch is not None and batch.id == event.batch
@@ -208,7 +197,7 @@ def on_committed(state: State, event: Committed) -> list[Effect]:
         else:
             ssd.catalog_fault = event.fault
             ssd.commit_at_ns = state.now_ns + state.config.limits.probe_ns
-        return []
+        return
     if ssd.catalog_fault is not None or ssd.map_full is not None:
         ssd.catalog_fault, ssd.map_full, ssd.refill = None, None, True
     ssd.generation_limit = batch.generation_limit
@@ -225,7 +214,6 @@ def on_committed(state: State, event: Committed) -> list[Effect]:
         ssd.turn(segment, SegmentLife.FREE)
         segment.rows = []
         ssd.counts["segments cleared"] += 1
-    return []
 
 
 def _take_back(state: State, batch: CommitBatch) -> None:

@@ -61,9 +61,7 @@ def _leave_segment(state: State, row: int, plane_class: int) -> None:
     assert segment.live_bytes >= 0, segment.id
     index.segment[row, plane_class] = index.page[row, plane_class] = 0
     if index.cataloged[row]:
-        # Until the catalog has heard, it names this place.
-        segment.held += 1
-        ssd.held[row] = (*ssd.held.get(row, ()), segment.id)
+        ssd.hold(row, segment)
         ssd.journal.changed[row] = int(index.generation[row])
 
 
@@ -73,10 +71,7 @@ def forget(state: State, row: int) -> None:
     if ssd is not None:
         ssd.journal.changed.pop(row, None)
         ssd.journal.released += ssd.held.pop(row, ())
-        if index.cataloged[row]:
-            digest = index.chain[row]
-            assert digest is not None
-            ssd.journal.dropped[int(index.tree_id[row]), digest] = None
+        uncatalog(state, row)
     index.forget_row(row)
 
 
@@ -89,16 +84,20 @@ def hold_segments(state: State, row: int) -> None:
     for plane_class in on_disk.tolist():
         segment = ssd.segments[int(index.segment[row, plane_class])]
         segment.live_bytes -= int(index.size[row, plane_class])
-        segment.held += 1
-        ssd.held[row] = (*ssd.held.get(row, ()), segment.id)
+        ssd.hold(row, segment)
     index.segment[row] = index.page[row] = 0
     ssd.journal.changed.pop(row, None)
 
 
 def condemn(state: State, row: int) -> None:
     """Offer a chunk to nobody, not even after a restart; it stays until it goes or is replaced."""
+    state.index.condemned[row] = True
+    uncatalog(state, row)
+
+
+def uncatalog(state: State, row: int) -> None:
+    """Have the next commit drop a row, if the catalog may know it; what it held is free then."""
     index, ssd = state.index, state.ssd
-    index.condemned[row] = True
     if ssd is not None and index.cataloged[row]:
         digest = index.chain[row]
         assert digest is not None

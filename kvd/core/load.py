@@ -47,11 +47,10 @@ def plan(state: State, tenant: str, lanes: list[np.ndarray], counts: Counts) -> 
     index = state.index
     rows = np.stack(lanes, axis=1)
     strips = [rows[:count] * CLASS_COUNT + c for c, count in enumerate(counts)]
-    slabs = index.slab.reshape(-1)
-    if all(slabs[each].all() for each in strips) and not index.failed.any():
+    held = np.concatenate([each.ravel() for each in strips])
+    if index.slab.reshape(-1)[held].all() and not index.failed.reshape(-1)[held].any():
         return Plan(counts, tuple(strips), Shortfall.NONE, [])
     reads = index.reads.reshape(-1)
-    held = np.concatenate([each.ravel() for each in strips])
     reads[held] += 1  # Or making room for one strip of the promise would take another one.
     effects: list[Effect] = []
     fresh: list[np.ndarray] = []
@@ -117,9 +116,9 @@ def _place(state: State, tenant: str, strips: np.ndarray) -> tuple[_Placed, list
 
 def _piece_counts(sizes: np.ndarray) -> np.ndarray:
     """Return u64: in how many pieces strips of these sizes are read."""
-    counts = {size: -(-size // read_piece_bytes(size)) for size in np.unique(sizes).tolist()}
-    assert max(counts.values(), default=0) <= READ_PIECES_MAX
-    return np.array([counts[size] for size in sizes.tolist()], np.uint64)
+    counts = -(-sizes.astype(np.int64) // read_piece_bytes(sizes))
+    assert counts.max(initial=0) <= READ_PIECES_MAX
+    return counts.astype(np.uint64)
 
 
 def _read(state: State, strips: np.ndarray) -> list[Effect]:
@@ -134,7 +133,7 @@ def _read(state: State, strips: np.ndarray) -> list[Effect]:
     order = np.lexsort((which, piece, strips[which] % CLASS_COUNT))
     which, piece = which[order], piece[order]
     items = strips[which]
-    step = np.array([read_piece_bytes(size) for size in sizes.tolist()])[which]
+    step = read_piece_bytes(sizes)[which]
     begins = piece * step
     lengths = np.minimum(step, sizes[which] - begins)
     index.in_flight.reshape(-1)[strips] += counts.astype(np.int16)
@@ -171,9 +170,8 @@ def on_strips_read(state: State, event: StripsRead) -> list[Effect]:
     return effects
 
 
-def on_read_released(state: State, event: ReadReleased) -> list[Effect]:
+def on_read_released(state: State, event: ReadReleased) -> None:
     _unflight(state, find_ssd(state).reads[event.batch], event.items)
-    return []
 
 
 def _on_faults(state: State, event: StripsRead, batch: ReadBatch) -> list[Effect]:
@@ -184,15 +182,14 @@ def _on_faults(state: State, event: StripsRead, batch: ReadBatch) -> list[Effect
     for kind in np.unique(event.kinds[event.kinds != 0]).tolist():
         items = event.items[event.kinds == kind]
         ssd.counts[f"pieces not read: {FaultKind(kind).name}"] += len(items)
-        rows = np.unique(batch.strips[items] // CLASS_COUNT).tolist()
         if kind in _WRONG_FOR_GOOD:
-            for row in rows:
+            for row in np.unique(batch.strips[items] // CLASS_COUNT).tolist():
                 condemn(state, row)
         elif kind == FaultKind.TIMEOUT:
             fault = next(f for f in event.faults if f.kind == kind)
             segments = np.unique(batch.segments[items]).tolist()
             for directory in sorted({ssd.segments[s].directory for s in segments}):
-                effects += degrade(state, directory, fault)
+                degrade(state, directory, fault)
         elif kind != FaultKind.CANCELLED:
             for item in items.tolist():
                 segment = ssd.segments[int(batch.segments[item])]

@@ -237,26 +237,24 @@ def _send(state: State, made: _Batch) -> WriteStrips:
     return WriteStrips(batch.id, strip_columns(state, strips, where, begins, sizes))
 
 
-def on_strips_written(state: State, event: StripsWritten) -> list[Effect]:
+def on_strips_written(state: State, event: StripsWritten) -> None:
     ssd, index = find_ssd(state), state.index
     batch = ssd.writes[event.batch]
     batch.unreported -= len(event.items)
     assert batch.unreported >= 0
-    effects: list[Effect] = []
-    for item in event.items[event.kinds != 0].tolist():
+    bad = event.kinds != 0
+    for item, kind in zip(event.items[bad].tolist(), event.kinds[bad].tolist(), strict=True):
         at = batch.item_rows[item]
-        kind = int(event.kinds[event.items == item][0])
         batch.good[at] = False
         if kind == FaultKind.CHECKSUM:
             batch.condemned[at] = True
             continue
         fault = next(f for f in event.faults if f.kind == kind)
         segment = ssd.segments[int(index.new_segment[batch.rows[at], batch.item_classes[item]])]
-        effects += degrade(state, segment.directory, fault)
+        degrade(state, segment.directory, fault)
     if not batch.unreported:
         del ssd.writes[batch.id]
         _finish(state, batch)
-    return effects
 
 
 def _finish(state: State, batch: WriteBatch) -> None:
@@ -286,9 +284,7 @@ def displace(state: State, row: int, *, told: bool = False) -> None:
     ssd, index = find_ssd(state), state.index
     for plane_class in np.flatnonzero(index.new_segment[row]).tolist():
         if told:
-            segment = ssd.segments[int(index.new_segment[row, plane_class])]
-            segment.held += 1
-            ssd.held[row] = (*ssd.held.get(row, ()), segment.id)
+            ssd.hold(row, ssd.segments[int(index.new_segment[row, plane_class])])
         displace_strip(state, row, plane_class)
     index.saving[row] = Saving.NONE
     ssd.journal.written.pop(row, None)

@@ -159,7 +159,7 @@ def _request(ssd: Ssd, segment: Segment) -> int:
     return ssd.request_id
 
 
-def on_segment_done(state: State, event: SegmentDone) -> list[Effect]:
+def on_segment_done(state: State, event: SegmentDone) -> None:
     ssd = find_ssd(state)
     segment = ssd.segments[ssd.changing.pop(event.request)]
     if segment.life == SegmentLife.REMOVING:
@@ -167,13 +167,14 @@ def on_segment_done(state: State, event: SegmentDone) -> list[Effect]:
             ssd.turn(segment, SegmentLife.GONE)
             ssd.journal.segments.pop(segment.id, None)
             ssd.journal.removed[segment.directory, segment.number] = None
-            return []
+            return
         ssd.turn(segment, SegmentLife.FREE)
-        return degrade(state, segment.directory, event.fault)
+        degrade(state, segment.directory, event.fault)
+        return
     if event.fault is None:
         ssd.turn(segment, SegmentLife.OPEN)
         ssd.journal.segments[segment.id] = None
-        return []
+        return
     _unassign(ssd, segment)
     segment.spoiled = segment.life == SegmentLife.MAKING
     ssd.spoiled += segment.spoiled
@@ -184,8 +185,8 @@ def on_segment_done(state: State, event: SegmentDone) -> list[Effect]:
         directory = ssd.directories[segment.directory]
         directory.stands_still_until_ns = state.now_ns + NO_SPACE_RETRY_NS
         ssd.segments_max = min(ssd.segments_max, max(in_use(ssd), SEGMENTS_LEAST))
-        return []
-    return degrade(state, segment.directory, event.fault)
+    else:
+        degrade(state, segment.directory, event.fault)
 
 
 # ---- space ----
@@ -201,7 +202,7 @@ def on_space_seen(state: State, event: SpaceSeen) -> list[Effect]:
         room += over // size  # Below zero, too: so many are to go.
         for directory in ssd.directories:
             if event.devices[directory.number] == device:
-                directory.device, directory.free_bytes = device, free_bytes
+                directory.free_bytes = free_bytes
     fits = max(0, in_use(ssd) - ssd.lives[SegmentLife.MAKING] + room)
     wanted = min(ssd.config.segments_max, fits)
     if wanted < ssd.segments_max:
@@ -233,7 +234,7 @@ def remove_surplus(state: State) -> list[Effect]:
 # ---- health ----
 
 
-def degrade(state: State, number: int, fault: Fault) -> list[Effect]:
+def degrade(state: State, number: int, fault: Fault) -> None:
     """Write nothing more to a directory until its canary comes back; reads go on."""
     ssd = find_ssd(state)
     directory = ssd.directories[number]
@@ -244,7 +245,6 @@ def degrade(state: State, number: int, fault: Fault) -> list[Effect]:
     for segment in list(ssd.segments.values()):
         if segment.directory == number and segment.life == SegmentLife.OPEN:
             close_segment(ssd, segment)
-    return []
 
 
 def suspect(state: State, number: int, row: int) -> list[Effect]:
@@ -278,9 +278,10 @@ def on_probed(state: State, event: Probed) -> list[Effect]:
     directory.probe_at_ns = state.now_ns + state.config.limits.probe_ns
     if event.fault is not None:
         directory.suspects.clear()
-        if event.fault.kind in (FaultKind.NO_SPACE, FaultKind.CANCELLED):
-            return []  # Nothing is wrong with it: it is full, or has much to do.
-        return degrade(state, event.directory, event.fault)
+        # Nothing is wrong with one that is full, or has much to do.
+        if event.fault.kind not in (FaultKind.NO_SPACE, FaultKind.CANCELLED):
+            degrade(state, event.directory, event.fault)
+        return []
     if directory.fault is not None:
         ssd.counts["directories recovered"] += 1
         directory.fault = None
@@ -296,7 +297,7 @@ def on_tick(state: State) -> list[Effect]:
             # It waits behind every write: one that hangs is found by it.
             if state.now_ns - directory.probed_ns >= limits.write_ns and directory.fault is None:
                 late = Fault(FaultKind.TIMEOUT, "writes do not come to an end")
-                effects += degrade(state, directory.number, late)
+                degrade(state, directory.number, late)
         elif directory.probe_at_ns <= state.now_ns:
             effects.append(_probe(state, directory))
     if ssd.space_at_ns <= state.now_ns:

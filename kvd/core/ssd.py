@@ -46,7 +46,6 @@ class Directory:
     suspects: dict[int, int] = field(default_factory=dict)
     suspected_ns: int = 0
     probe_at_ns: int = 0
-    device: int = 0
     free_bytes: int | None = None  # None: not looked at yet.
     stands_still_until_ns: int = 0  # After a segment found no space: not before then.
 
@@ -232,6 +231,11 @@ class Ssd:
             self.spoiled -= segment.spoiled
         else:
             self.lives[life] += 1
+
+    def hold(self, row: int, segment: Segment) -> None:
+        """Leave a place alone that the catalog may name, until it has heard of the row again."""
+        segment.held += 1
+        self.held[row] = (*self.held.get(row, ()), segment.id)
 
     def is_read(self, segment_id: int) -> bool:
         """Return whether pieces of the segment are in flight."""

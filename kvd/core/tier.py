@@ -26,27 +26,27 @@ def _take(state: State, event: DiskEvent) -> list[Effect]:
         case StripsRead():
             return load.on_strips_read(state, event)
         case StripsWritten():
-            return save.on_strips_written(state, event)
+            save.on_strips_written(state, event)
         case Committed():
-            effects = commits.on_committed(state, event)
+            commits.on_committed(state, event)
             on_commit = clear.on_commit_failed if event.fault else clear.on_commit_durable
             on_commit(state, event.batch)
-            return effects
         case SegmentDone():
-            return segments.on_segment_done(state, event)
+            segments.on_segment_done(state, event)
         case Probed():
             return segments.on_probed(state, event)
         case SpaceSeen():
             return segments.on_space_seen(state, event)
         case ReadReleased():
-            return load.on_read_released(state, event)
+            load.on_read_released(state, event)
         case Recovered():
             return recover.on_recovered(state, event)
         case DayBegan(day):
             ssd = segments.find_ssd(state)
             ssd.day, ssd.refill = day, True
-            return []
-    raise AssertionError(f"no such event: {event}")
+        case _:
+            raise AssertionError(f"no such event: {event}")
+    return []
 
 
 def pump(state: State) -> list[Effect]:

@@ -174,7 +174,7 @@ def hung_reads_thought_over(patch: Patch) -> None:
         return real(state, replace(event, busy=False))
 
     patch.setattr(load, "on_strips_read", on_strips_read)
-    patch.setattr(load, "on_read_released", lambda state, event: [])
+    patch.setattr(load, "on_read_released", lambda state, event: None)
 
 
 def ready_said_once_more(patch: Patch) -> None:

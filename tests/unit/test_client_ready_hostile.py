@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 
 from kvd.client import Arrival, Delivery, PlaneClass, Reason
-from kvd.client.readiness import piece_bytes
 from kvd.errors import ErrorKind
 from kvd.limits import (
     MIB,
@@ -92,5 +91,7 @@ def test_pieces_are_as_long_as_the_daemon_reads_them():
     sizes = rng.integers(1, 1 << 14, 500) * PAGE_BYTES
     most = READ_PIECES_MAX * READ_PIECE_BYTES_MIN
     sizes[:4] = PAGE_BYTES, 8 * MIB, most, most + PAGE_BYTES
-    pieces = piece_bytes(sizes.astype(np.uint32)).tolist()
+    pieces = read_piece_bytes(sizes.astype(np.uint32)).tolist()
+    pages = [-(-size // (READ_PIECES_MAX * PAGE_BYTES)) for size in sizes.tolist()]
+    assert pieces == [max(READ_PIECE_BYTES_MIN, each * PAGE_BYTES) for each in pages]
     assert pieces == [read_piece_bytes(size) for size in sizes.tolist()]
