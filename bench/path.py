@@ -91,6 +91,12 @@ class Scene:
         put.touch(sizes)
 
 
+def connected_space(client: Client) -> Space:
+    """Return the bench's keyspace, once the client has its daemon."""
+    assert client.wait_connected(CONNECT_SECONDS), client.status().reason
+    return client.keyspace(KEYSPACE)
+
+
 def run(report: Report, full: bool) -> None:
     """Report all figures of `path`; full takes more repeats."""
     repeats = 9 if full else 5

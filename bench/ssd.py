@@ -11,7 +11,7 @@ import numpy as np
 
 from bench import ssd_load, ssd_size
 from bench.fio import Fio, find_fio
-from bench.path import CHUNKS, CONNECT_SECONDS, KEYSPACE, PUT_SECONDS, synthetic_kv
+from bench.path import CHUNKS, PUT_SECONDS, connected_space, synthetic_kv
 from bench.report import Report, progress
 from bench.serving import data_directory, serving
 from kvd.arena.pages import pages_note
@@ -41,7 +41,7 @@ def _speed(report: Report, directory: Path, repeats: int) -> None:
     chains = [rng.bytes(CHUNKS * DIGEST_BYTES) for _ in range(repeats + 1)]
     put_speeds, fetch_speeds, fio_speeds = [], [], {"read": [], "write": []}
     with serving(*flags) as daemon, Client(daemon.tenant, "bench ssd") as client:
-        space = _space(client)
+        space = connected_space(client)
         with progress("making and encoding KV"):
             prepared = space.prepare(synthetic_kv())
         size = int(prepared.sizes.sum(dtype=np.int64))
@@ -55,7 +55,7 @@ def _speed(report: Report, directory: Path, repeats: int) -> None:
     if fio is not None:
         fio.lay(size)
     with serving(*flags) as daemon, Client(daemon.tenant, "bench ssd") as client:
-        space = _space(client)
+        space = connected_space(client)
         _fetch(space, chains[0])
         with progress("fetch from disk, beside fio", total=fetches) as advance:
             for chain in chains[1:]:
@@ -81,11 +81,6 @@ def _report(
     baseline = statistics.median(fios)
     note += f", fio {baseline / MIB:.0f} MiB/s"
     report.figure(name, ratio, "ratio", baseline=baseline, note=note)
-
-
-def _space(client: Client) -> Space:
-    assert client.wait_connected(CONNECT_SECONDS), client.status().reason
-    return client.keyspace(KEYSPACE)
 
 
 def _put(space: Space, chain: bytes, prepared: Prepared) -> float:

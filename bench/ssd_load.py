@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from bench.path import CONNECT_SECONDS, KEYSPACE, PUT_SECONDS, synthetic_kv
+from bench.path import PUT_SECONDS, connected_space, synthetic_kv
 from bench.report import Report, progress
 from bench.serving import serving
 from kvd.client import Client, Space
@@ -31,7 +31,7 @@ def run(report: Report, directory: Path, full: bool) -> None:
     chains = [rng.bytes(CHUNKS * DIGEST_BYTES) for _ in range(2 * (loads + _WARM_LOADS))]
     tensors = synthetic_kv()
     with serving(*flags) as daemon, Client(daemon.tenant, "bench load") as client:
-        space = _space(client)
+        space = connected_space(client)
         prepared = space.prepare([[t[:, : CHUNKS * 64] for t in row] for row in tensors])
         with progress("storing what is to be loaded", total=len(chains)) as advance:
             for chain in chains:
@@ -46,7 +46,7 @@ def run(report: Report, directory: Path, full: bool) -> None:
         Client(daemon.tenant, "bench load") as client,
         progress("loads, alone and beside stores", total=len(chains)) as advance,
     ):
-        space = _space(client)
+        space = connected_space(client)
         half = len(chains) // 2
         alone = _loads(space, chains[:half], advance)
         going, stop = multiprocessing.Event(), multiprocessing.Event()
@@ -72,11 +72,6 @@ def run(report: Report, directory: Path, full: bool) -> None:
     )
 
 
-def _space(client: Client) -> Space:
-    assert client.wait_connected(CONNECT_SECONDS), client.status().reason
-    return client.keyspace(KEYSPACE)
-
-
 def _loads(space: Space, chains: list[bytes], advance) -> list[float]:  # noqa: ANN001
     seconds = []
     for chain in chains:
@@ -94,7 +89,7 @@ def _store(tenant: Path, going, stop, offered) -> None:  # noqa: ANN001
     """Offer so much more than the disk takes, in another process, as another engine would."""
     rng = np.random.default_rng(13)
     with Client(tenant, "bench store") as client:
-        space = _space(client)
+        space = connected_space(client)
         prepared = space.prepare([[t[:, : 16 * 64] for t in row] for row in synthetic_kv()])
         size = int(prepared.sizes.sum(dtype=np.int64))
         begin, done = time.perf_counter(), 0

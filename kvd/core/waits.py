@@ -89,7 +89,7 @@ def end_of_session(state: State, session: Session) -> None:
 
 
 def on_cancel(state: State, request: int, session: int) -> bool:
-    """Forget a wait; return whether there was one."""
+    """Have a wait answered with what is true now; return whether there was one."""
     wait = None if state.ssd is None else state.ssd.waits.get(request)
     if wait is None or wait.session != session:
         return False

@@ -2,7 +2,6 @@
 
 import contextlib
 import os
-import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,6 +15,7 @@ from tests.crash.node import Node
 from tests.crash.work import Work
 from tests.e2e.process import DEADLINE_S
 from tests.e2e.ssd_node import until
+from tests.small import small_file_system
 
 SEGMENTS = 12
 TIMES = 10  # The budget's segments, written over.
@@ -56,14 +56,8 @@ def test_ten_times_the_budget(new_node, chance):
 @pytest.fixture
 def small(tmp_path) -> Iterator[Path]:
     """Yield a file system of a few MiB of its own, or skip."""
-    if os.geteuid() != 0:
-        pytest.skip("only root can mount a tmpfs")
-    size = f"size={7 * MIB},mode=700"
-    mount = subprocess.run(["mount", "-t", "tmpfs", "-o", size, "none", tmp_path], stderr=-3)
-    if mount.returncode:
-        pytest.skip("a tmpfs cannot be mounted here")
-    yield tmp_path
-    subprocess.run(["umount", "--lazy", tmp_path], check=True)
+    with small_file_system(tmp_path, 7 * MIB) as directory:
+        yield directory
 
 
 class Eater:

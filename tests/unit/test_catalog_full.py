@@ -1,7 +1,6 @@
 """A catalog on a real file system of a few MiB that is full."""
 
 import os
-import subprocess
 
 import pytest
 
@@ -11,6 +10,7 @@ from kvd.catalog.loading import load_catalog
 from kvd.clock import MonotonicClock
 from kvd.errors import Fault, FaultKind
 from kvd.limits import MIB, PAGE_BYTES
+from tests.small import small_file_system
 from tests.unit.catalog_scene import FOUNDATION, CatalogScene, rows_of
 
 FILE_SYSTEM_BYTES = 3 * MIB
@@ -19,14 +19,8 @@ FILE_SYSTEM_BYTES = 3 * MIB
 @pytest.fixture
 def small(tmp_path):
     """Yield a tmpfs of a few MiB, or skip."""
-    if os.geteuid() != 0:
-        pytest.skip("only root can mount a tmpfs")
-    size = f"size={FILE_SYSTEM_BYTES},mode=700"
-    mount = subprocess.run(["mount", "-t", "tmpfs", "-o", size, "none", tmp_path], stderr=-3)
-    if mount.returncode:
-        pytest.skip("a tmpfs cannot be mounted here")
-    yield tmp_path
-    subprocess.run(["umount", "--lazy", tmp_path], check=True)
+    with small_file_system(tmp_path, FILE_SYSTEM_BYTES) as directory:
+        yield directory
 
 
 def fill(directory, free_pages):

@@ -1,7 +1,6 @@
 """A real file system of a few MiB, full at each site that takes space."""
 
 import os
-import subprocess
 from dataclasses import replace
 
 import pytest
@@ -14,6 +13,7 @@ from kvd.errors import ErrorKind, FaultKind, KvdError
 from kvd.limits import MIB, PAGE_BYTES
 from kvd.testing.disk_conformance import GOOD, SEGMENT_BYTES, Bench
 from kvd.testing.disk_strips import At, make_strip, names_of
+from tests.small import small_file_system
 from tests.unit.disk_double import DiskRig
 
 FILE_SYSTEM_BYTES = 2 * MIB
@@ -24,14 +24,8 @@ PLACES = [At(1 + 2 * index) for index in range(20)]
 @pytest.fixture
 def small(tmp_path):
     """Yield a tmpfs of a few MiB, or skip."""
-    if os.geteuid() != 0:
-        pytest.skip("only root can mount a tmpfs")
-    size = f"size={FILE_SYSTEM_BYTES},mode=700"
-    mount = subprocess.run(["mount", "-t", "tmpfs", "-o", size, "none", tmp_path], stderr=-3)
-    if mount.returncode:
-        pytest.skip("a tmpfs cannot be mounted here")
-    yield tmp_path
-    subprocess.run(["umount", "--lazy", tmp_path], check=True)
+    with small_file_system(tmp_path, FILE_SYSTEM_BYTES) as directory:
+        yield directory
 
 
 def fill(directory, free_pages):
