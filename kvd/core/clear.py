@@ -13,6 +13,7 @@ from kvd.core.events import ClearWanted
 from kvd.core.keyspaces import need_request, open_session
 from kvd.core.slabs import settle
 from kvd.core.state import Clear, Session, State
+from kvd.core.story import Why
 from kvd.errors import ErrorKind, KvdError
 from kvd.types import PlaneClass
 
@@ -80,10 +81,10 @@ def _drop_some(state: State, clear: Clear) -> list[Effect]:
             continue  # It went before, or was replaced: that is a put after the clear.
         slabs.update(index.slab[row][index.slab[row] != 0].tolist())
         if is_held(state, row, PlaneClass.ANCHOR) or index.children[row].any():
-            condemn(state, row)
+            condemn(state, row, Why.CLEARED)
             clear.held += 1
         else:
-            drop_all(state, [row], PlaneClass.ANCHOR)
+            drop_all(state, [row], PlaneClass.ANCHOR, Why.CLEARED)
             clear.chunks += 1
     return [effect for slab in sorted(slabs) for effect in settle(state, slab)]
 

@@ -7,8 +7,17 @@ import numpy as np
 
 from kvd.core.index import NO_ROW, Saving
 from kvd.core.state import State, move_bytes
+from kvd.core.story import Note, Why
 from kvd.core.transitions import StripState
 from kvd.types import CLASS_COUNT, Extent, PlaneClass
+
+
+def note(state: State, row: int, why: Why, plane_class: int = 0) -> None:
+    """Remember why a chunk is not whole any more."""
+    index = state.index
+    tree, digest = index.trees[index.tree_id[row]], index.chain[row]
+    assert digest is not None
+    state.story.note((tree.digest, tree.lane, digest), Note(state.now_ns, why, plane_class))
 
 
 def extent_of(state: State, row: int, plane_class: int) -> Extent:
@@ -31,9 +40,10 @@ def free_copy(state: State, row: int, plane_class: int) -> int:
     return extent.slab
 
 
-def drop_class(state: State, row: int, plane_class: int) -> int:
+def drop_class(state: State, row: int, plane_class: int, why: Why) -> int:
     """Take the row's least significant strip from every tier; return its slab, 0 for none."""
     index = state.index
+    note(state, row, why, plane_class)
     assert index.top_class(row) == plane_class
     assert not index.children[row, plane_class] and not index.pins[row, plane_class]  # I4, I6
     slab = free_copy(state, row, plane_class) if index.slab[row, plane_class] else 0
@@ -89,8 +99,9 @@ def hold_segments(state: State, row: int) -> None:
     ssd.journal.changed.pop(row, None)
 
 
-def condemn(state: State, row: int) -> None:
+def condemn(state: State, row: int, why: Why) -> None:
     """Offer a chunk to nobody, not even after a restart; it stays until it goes or is replaced."""
+    note(state, row, why)
     state.index.condemned[row] = True
     uncatalog(state, row)
 
@@ -130,10 +141,10 @@ def is_held(state: State, row: int, plane_class: int) -> bool:
     )
 
 
-def drop_all(state: State, rows: list[int], plane_class: int) -> None:
+def drop_all(state: State, rows: list[int], plane_class: int, why: Why) -> None:
     """Drop the class, and those that stand on it, of rows given parents first."""
     index = state.index
     for row in reversed(rows):
         for each in range(CLASS_COUNT - 1, plane_class - 1, -1):
             if index.present[row, each]:
-                drop_class(state, row, each)
+                drop_class(state, row, each, why)

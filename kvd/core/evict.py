@@ -22,6 +22,7 @@ from kvd.core.slabs import (
     usable_slabs,
 )
 from kvd.core.state import Session, Slab, State, move_bytes
+from kvd.core.story import Why
 from kvd.core.transitions import StripState
 from kvd.policy.value import log_density
 from kvd.types import CLASS_COUNT, Extent
@@ -108,8 +109,10 @@ def evict(state: State, useful: set[int], wanted_bytes: int, fit_bytes: int = 0)
     for victim in victims.tolist():
         row, plane_class = int(rows[victim]), int(classes[victim])
         wanted_bytes -= int(index.size[row, plane_class])
-        drop = free_copy if copy[victim] else drop_class
-        slabs.add(drop(state, row, plane_class))
+        if copy[victim]:
+            slabs.add(free_copy(state, row, plane_class))
+        else:
+            slabs.add(drop_class(state, row, plane_class, Why.ROOM))
         if wanted_bytes <= 0:
             break
     return slabs
@@ -129,7 +132,7 @@ def _uproot(state: State, helps: np.ndarray) -> set[int]:
         behind = closure_of(state, row, plane_class)
         if behind is not None:
             slabs = set(index.slab[behind, plane_class:].ravel().tolist()) - {0}
-            drop_all(state, behind, plane_class)
+            drop_all(state, behind, plane_class, Why.ROOM)
             return slabs
     return set()
 

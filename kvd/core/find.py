@@ -26,6 +26,7 @@ from kvd.core.leases import end, find_lease, grant
 from kvd.core.load import Plan, plan
 from kvd.core.slabs import show
 from kvd.core.state import Lease, Pending, Session, State
+from kvd.core.story import Miss
 from kvd.errors import ErrorKind, KvdError
 from kvd.limits import DIGEST_BYTES
 from kvd.policy.value import heat_after, heats_after
@@ -98,6 +99,39 @@ def _uncondemned(index: Index, trees: tuple[Tree, ...], chain: bytes) -> bytes:
     return chain[:end]
 
 
+def _note_miss(
+    state: State, event: LookupWanted | FetchWanted, trees: tuple[Tree, ...], first: int
+) -> None:
+    """Remember a question that found only `first` chunks whole, of a lane that lacks the next."""
+    asked = len(event.chain) // DIGEST_BYTES
+    if first == asked:
+        return
+    begin = first * DIGEST_BYTES
+    chunk, before = event.chain[begin:][:DIGEST_BYTES], event.chain[:begin][-DIGEST_BYTES:]
+    lacking = (t for t in trees if not _is_whole(state.index, t, chunk))
+    tree = next(lacking, trees[0])
+    assert tree.keyspace is not None
+    state.story.misses.append(
+        Miss(
+            state.now_ns,
+            tree.tenant,
+            event.session,
+            tree.digest,
+            tree.keyspace,
+            tree.lane,
+            chunk,
+            before,
+            first,
+            asked,
+        )  # fmt: skip
+    )
+
+
+def _is_whole(index: Index, tree: Tree, digest: bytes) -> bool:
+    row = tree.rows.get(digest, NO_ROW)
+    return row != NO_ROW and index.complete(row)
+
+
 def on_lookup(state: State, event: LookupWanted) -> list[Effect]:
     session, trees = _trees(state, event)
     chain = event.chain
@@ -109,6 +143,7 @@ def on_lookup(state: State, event: LookupWanted) -> list[Effect]:
         pins = _pins(state.index, trees, event.chain, counts)
         lease = grant(state, session, pins, _size_bound(trees, counts)).id
         _touch(state, trees, event.chain, counts)
+    _note_miss(state, event, trees, counts[-1])
     return [Answer(event.request, event.session, Found(counts, lease))]
 
 
@@ -151,6 +186,7 @@ def on_fetch(state: State, event: FetchWanted) -> list[Effect]:
     _check_fetch(state, session, event, layers)
     held = find_lease(state, event.session, event.lease) if event.lease else None
     rows, counts, reason = _walk(index, trees, event.chain, event.class_count)
+    _note_miss(state, event, trees, counts[event.class_count - 1])
     planned = Plan(counts, (), reason, [])
     if counts[0]:
         planned = plan(state, session.tenant, rows, counts)

@@ -13,6 +13,7 @@ from kvd.core.effects import Answer, Effect, LeaseLost, Released, Renewed, Revok
 from kvd.core.events import ReleaseWanted, RenewWanted
 from kvd.core.slabs import settle
 from kvd.core.state import Lease, Limbo, Session, State, move_bytes
+from kvd.core.story import Why
 from kvd.core.transitions import LeaseState, StripState
 from kvd.errors import ErrorKind, KvdError
 from kvd.types import Extent
@@ -193,7 +194,7 @@ def _condemn(state: State, lease: Lease, corrupt: np.ndarray) -> None:
             chains[lane] = rows
         # A generation made after the lease was granted is not what its reader read.
         if chunk < len(rows) and state.index.generation[rows[chunk]] <= lease.generation:
-            condemn(state, rows[chunk])
+            condemn(state, rows[chunk], Why.WRONG_BYTES)
 
 
 def on_tick(state: State) -> list[Effect]:

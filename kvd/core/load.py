@@ -18,6 +18,7 @@ from kvd.core.segments import degrade, find_ssd, suspect
 from kvd.core.slabs import own_session
 from kvd.core.ssd import ReadBatch
 from kvd.core.state import State, move_bytes
+from kvd.core.story import Why
 from kvd.core.transitions import StripState
 from kvd.errors import FaultKind
 from kvd.limits import READ_PIECES_MAX, read_piece_bytes
@@ -184,7 +185,7 @@ def _on_faults(state: State, event: StripsRead, batch: ReadBatch) -> list[Effect
         ssd.counts[f"pieces not read: {FaultKind(kind).name}"] += len(items)
         if kind in _WRONG_FOR_GOOD:
             for row in np.unique(batch.strips[items] // CLASS_COUNT).tolist():
-                condemn(state, row)
+                condemn(state, row, Why.WRONG_ROOT)
         elif kind == FaultKind.TIMEOUT:
             fault = next(f for f in event.faults if f.kind == kind)
             segments = np.unique(batch.segments[items]).tolist()

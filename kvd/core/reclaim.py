@@ -14,6 +14,7 @@ from kvd.core.save import move
 from kvd.core.segments import find_ssd, in_use, spare, usable
 from kvd.core.ssd import SPARE_SEGMENTS, Clearing, Segment, Ssd
 from kvd.core.state import State
+from kvd.core.story import Why
 from kvd.core.transitions import SegmentLife
 from kvd.policy.value import CLASS_GAIN, heat_at
 from kvd.types import CLASS_COUNT, PlaneClass
@@ -88,7 +89,7 @@ def _unstick(state: State) -> None:
         behind = closure_of(state, row, PlaneClass.ANCHOR)
         if behind is not None:
             ssd.counts["chunks dropped for their places"] += len(behind)
-            drop_all(state, behind, PlaneClass.ANCHOR)
+            drop_all(state, behind, PlaneClass.ANCHOR, Why.RECLAIMED)
             return
 
 
@@ -151,7 +152,7 @@ def _drop_each(state: State, segment: Segment, rows: np.ndarray, outside: int) -
         if behind is None or outside < 0:
             left.append(row)
             continue
-        drop_all(state, behind, plane_class)
+        drop_all(state, behind, plane_class, Why.RECLAIMED)
     return np.array(left, np.int64)
 
 
@@ -212,7 +213,7 @@ def _give_up(state: State, clearing: Clearing, strips: np.ndarray) -> None:
         _unguard(state, clearing, one)
         behind = closure_of(state, row, plane_class)
         if behind is not None:
-            drop_all(state, behind, plane_class)
+            drop_all(state, behind, plane_class, Why.RECLAIMED)
         else:
             state.index.reads.reshape(-1)[one] += 1
             clearing.strips = np.union1d(clearing.strips, one)

@@ -9,6 +9,7 @@ from kvd.core.effects import Aborted, Answer, Effect
 from kvd.core.events import AbortWanted
 from kvd.core.index import NO_ROW
 from kvd.core.state import Reservation, Session, State, move_bytes
+from kvd.core.story import Note, Why
 from kvd.core.transitions import StripState
 from kvd.errors import ErrorKind, KvdError
 from kvd.types import CLASS_COUNT, Extent
@@ -77,9 +78,19 @@ def finish(state: State, reservation: Reservation, target: StripState) -> None:
     state.sessions[reservation.session].reservations.discard(reservation.id)
 
 
+def _note_open(state: State, reservation: Reservation, why: Why) -> None:
+    """Remember why the first chunk that was not sealed never came; those behind follow from it."""
+    opened = np.flatnonzero(reservation.open)
+    if len(opened):
+        tree = reservation.tree
+        name = tree.digest, tree.lane, reservation.chain[int(opened[0])]
+        state.story.note(name, Note(state.now_ns, why))
+
+
 def on_abort(state: State, event: AbortWanted) -> list[Effect]:
     """Give all of it back: the client says that it writes no more."""
     reservation = find_reservation(state, event.session, event.reservation)
+    _note_open(state, reservation, Why.ABORTED)
     finish(state, reservation, StripState.FREE)
     return [Answer(event.request, event.session, Aborted())]
 
@@ -91,6 +102,7 @@ def on_tick(state: State) -> list[Effect]:
             for extent in open_extents(reservation):
                 move_bytes(state, extent, StripState.FILLING, StripState.QUARANTINED)
             reservation.lost = True
+            _note_open(state, reservation, Why.EXPIRED)
     return []
 
 
@@ -99,6 +111,7 @@ def end_of_session(state: State, session: Session) -> list[Effect]:
     for reservation_id in sorted(session.reservations):
         reservation = state.reservations[reservation_id]
         extents = open_extents(reservation)
+        _note_open(state, reservation, Why.SESSION_ENDED)
         finish(state, reservation, StripState.QUARANTINED)
         if extents:
             state.quarantine.setdefault(session.id, []).extend(extents)

@@ -11,10 +11,16 @@ from kvd.core.evict import give_back_strips, place_strips
 from kvd.core.index import NO_ROW, Tree
 from kvd.core.keyspaces import tree_of
 from kvd.core.state import Reservation, Session, State
+from kvd.core.story import Note, Why
 from kvd.errors import ErrorKind, KvdError
 from kvd.limits import DIGEST_BYTES, PAGE_BYTES
 from kvd.types import CLASS_COUNT
 
+_STORIES = {
+    NotAdmitted.CAPACITY: Why.CAPACITY,
+    NotAdmitted.GROWING: Why.GROWING,
+    NotAdmitted.PREFIX_BROKEN: Why.PREFIX_BROKEN,
+}
 _UNKNOWN = NO_ROW - 1  # The row of a chunk that is not there: no row has it as parent.
 
 
@@ -98,6 +104,12 @@ def _waits_for_disk(state: State, event: ReserveWanted, tree: Tree, states: np.n
     return not all(state.index.segment[tree.rows[digest]].all() for digest in digests)
 
 
+def _note_refused(state: State, tree: Tree, digest: bytes, reason: NotAdmitted) -> None:
+    """Remember why the first chunk of a tail was not admitted; those behind follow from it."""
+    why = _STORIES[reason]
+    state.story.note((tree.digest, tree.lane, digest), Note(state.now_ns, why))
+
+
 def on_reserve(state: State, event: ReserveWanted) -> list[Effect]:
     """Answer each chunk, with extents for those to be filled; a full cache refuses the tail.
 
@@ -117,6 +129,7 @@ def on_reserve(state: State, event: ReserveWanted) -> list[Effect]:
     offsets = np.zeros((count, CLASS_COUNT), np.uint64)
     if event.parent and (parent == NO_ROW or not state.index.complete(parent)):
         states = np.full(count, ReserveState.NOT_ADMITTED, np.uint8)
+        _note_refused(state, tree, chain[0], NotAdmitted.PREFIX_BROKEN)
         outcome = Reserved(0, 0, states, slabs, offsets, NotAdmitted.PREFIX_BROKEN)
         return [Answer(event.request, event.session, outcome)]
     states, held = _known(state, tree, parent, chain)
@@ -135,8 +148,10 @@ def on_reserve(state: State, event: ReserveWanted) -> list[Effect]:
     if placed < len(wanted):
         states[wanted[placed] :] = ReserveState.NOT_ADMITTED
     effects, reason = placement.effects, placement.reason
-    if (states == ReserveState.NOT_ADMITTED).any():
+    refused = np.flatnonzero(states == ReserveState.NOT_ADMITTED)
+    if len(refused):
         reason = reason or NotAdmitted.GROWING
+        _note_refused(state, tree, chain[int(refused[0])], reason)
     if not placed and not _waits_for_disk(state, event, tree, states):
         if held != NO_ROW:
             state.index.pins[held] -= 1

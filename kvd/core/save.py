@@ -22,6 +22,7 @@ from kvd.core.segments import (
 )
 from kvd.core.ssd import Ssd, WriteBatch
 from kvd.core.state import State
+from kvd.core.story import Why
 from kvd.core.transitions import SegmentLife
 from kvd.errors import FaultKind
 from kvd.limits import PAGE_BYTES
@@ -270,7 +271,7 @@ def _finish(state: State, batch: WriteBatch) -> None:
         displace(state, row)
         if batch.condemned[at]:
             ssd.counts["chunks refused by their root"] += 1
-            condemn(state, row)
+            condemn(state, row, Why.WRONG_ROOT)
         else:
             again.append(row)
     enqueue(state, again, first=True)

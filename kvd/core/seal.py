@@ -14,6 +14,7 @@ from kvd.core.leases import supersede
 from kvd.core.reservations import find_reservation, finish, give_back, hold
 from kvd.core.reserve import check_sizes
 from kvd.core.state import Reservation, State, move_bytes
+from kvd.core.story import Note, Why
 from kvd.core.transitions import StripState
 from kvd.errors import ErrorKind, KvdError
 from kvd.policy.value import heat_after
@@ -38,6 +39,9 @@ def on_seal(state: State, event: SealWanted) -> list[Effect]:
             count = _fresh_run(reservation, chunk, event.first + len(states))
             effects += _seal_run(state, reservation, event, chunk, count)
         elif verdict != SealState.SKIPPED:
+            if verdict == SealState.ORPHANED:
+                tree, digest = reservation.tree, reservation.chain[chunk]
+                state.story.note((tree.digest, tree.lane, digest), Note(state.now_ns, Why.ORPHANED))
             give_back(state, reservation, chunk, StripState.FREE)
         states[at : at + count] = verdict
         at += count

@@ -17,6 +17,7 @@ from kvd.core.drops import condemn
 from kvd.core.effects import Effect
 from kvd.core.ssd import SEGMENTS_LEAST, SPARE_SEGMENTS, Directory, Segment, Ssd
 from kvd.core.state import State
+from kvd.core.story import Why
 from kvd.core.transitions import SegmentLife
 from kvd.errors import Fault, FaultKind
 from kvd.limits import PAGE_BYTES
@@ -266,7 +267,7 @@ def _judge(state: State, directory: Directory) -> list[Effect]:
         return [_probe(state, directory)]  # What came back was asked for before.
     for row, generation in directory.suspects.items():
         if state.index.generation[row] == generation and state.index.present[row].any():
-            condemn(state, row)
+            condemn(state, row, Why.UNREADABLE)
     directory.suspects.clear()
     return []
 

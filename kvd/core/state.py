@@ -9,6 +9,7 @@ from kvd.core.events import FetchWanted
 from kvd.core.extents import ExtentMap
 from kvd.core.index import Index, Tree
 from kvd.core.ssd import Ssd, SsdConfig, new_ssd
+from kvd.core.story import Story
 from kvd.core.transitions import (
     LEASE_MOVES,
     SESSION_MOVES,
@@ -202,6 +203,7 @@ class State:
     postponed: dict[int, tuple[FetchWanted, int]] = field(default_factory=dict)
     limbo: list[Limbo] = field(default_factory=list)
     clears: list[Clear] = field(default_factory=list)
+    story: Story = field(default_factory=Story)
     generation: int = 0
     lease_id: int = 0
     reservation_id: int = 0

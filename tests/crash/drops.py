@@ -14,6 +14,7 @@ from typing import Any
 
 from kvd.core import drops
 from kvd.core.state import State
+from kvd.core.story import Why
 
 ENTRY = struct.Struct("<Q32sB")
 CONDEMNED = 255
@@ -46,13 +47,13 @@ def tell_drops(path: Path) -> None:
 
     drop_class, condemn = drops.drop_class, drops.condemn
 
-    def told_drop(state: State, row: int, plane_class: int) -> int:
+    def told_drop(state: State, row: int, plane_class: int, why: Why) -> int:
         tell(state, row, plane_class)
-        return drop_class(state, row, plane_class)
+        return drop_class(state, row, plane_class, why)
 
-    def told_condemn(state: State, row: int) -> None:
+    def told_condemn(state: State, row: int, why: Why) -> None:
         tell(state, row, CONDEMNED)
-        condemn(state, row)
+        condemn(state, row, why)
 
     _replace(drop_class, told_drop)
     _replace(condemn, told_condemn)

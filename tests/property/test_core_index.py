@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from kvd.core.drops import drop_class
 from kvd.core.evict import evict
 from kvd.core.index import NO_ROW
+from kvd.core.story import Why
 from kvd.limits import DIGEST_BYTES
 from kvd.testing.scene import Scene, branch_of, chain_of
 from kvd.types import CLASS_COUNT
@@ -52,7 +53,7 @@ def test_prefixes_after_any_evictions(growth: list, drops: list[int]) -> None:
         if not len(index.frontier):
             break
         row = int(index.frontier.members[choice % len(index.frontier)])
-        drop_class(scene.state, row, index.top_class(row))
+        drop_class(scene.state, row, index.top_class(row), Why.ROOM)
         scene.wait(1)  # Checks the frontier, the children and I6 from the ground.
         for chain in chains:
             walked = tuple(prefix_by_walk(scene, chain, c) for c in range(CLASS_COUNT))

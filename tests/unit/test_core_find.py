@@ -5,6 +5,7 @@ import pytest
 from kvd.core.effects import Answer, GiveSlab, Shortfall, Tell
 from kvd.core.events import Delivery, FetchWanted
 from kvd.core.evict import drop_class
+from kvd.core.story import Why
 from kvd.errors import ErrorKind
 from kvd.limits import DIGEST_BYTES, PAGE_BYTES, Limits
 from kvd.testing.scene import LANE, Scene, chain_of, kind_of
@@ -40,8 +41,8 @@ def test_a_chain_joined_of_two_is_promised_only_as_far_as_it_was_stored() -> Non
     scene.put(session, short)
     scene.put(session, long)
     row = scene.state.index.trees[0].rows[short[-DIGEST_BYTES:]]
-    drop_class(scene.state, row, PlaneClass.EXACT)
-    drop_class(scene.state, row, PlaneClass.RESIDUAL)
+    drop_class(scene.state, row, PlaneClass.EXACT, Why.ROOM)
+    drop_class(scene.state, row, PlaneClass.RESIDUAL, Why.ROOM)
     promise = scene.fetch(session, short + long[len(short) :])
     assert promise.counts == (3, 2, 2)
     assert all(slabs.all() for slabs in promise.lanes[0].slabs)
@@ -56,7 +57,8 @@ def test_the_answer_is_the_least_of_all_lanes() -> None:
     assert scene.counts(session, chain, HALVES[0]) == (6, 6, 6)
     assert scene.counts(session, chain, *HALVES) == (4, 4, 4)
     tree = scene.state.index.trees_by_key[scene.state.index.trees[0].digest, HALVES[1]]
-    drop_class(scene.state, tree.rows[chain[3 * DIGEST_BYTES : 4 * DIGEST_BYTES]], PlaneClass.EXACT)
+    row = tree.rows[chain[3 * DIGEST_BYTES : 4 * DIGEST_BYTES]]
+    drop_class(scene.state, row, PlaneClass.EXACT, Why.ROOM)
     assert scene.counts(session, chain, *HALVES) == (4, 4, 3)
     assert scene.counts(session, chain, *reversed(HALVES)) == (4, 4, 3)
     assert scene.counts(session, chain, LANE) == (0, 0, 0), "a shard's chunks are not the whole's"

@@ -6,6 +6,7 @@ import pytest
 from kvd.core.effects import NotAdmitted, Reserved, ReserveState, SealState
 from kvd.core.events import AbortWanted, ReserveWanted, SealWanted, SessionEnded
 from kvd.core.evict import drop_class
+from kvd.core.story import Why
 from kvd.core.transitions import StripState
 from kvd.errors import ErrorKind, KvdError
 from kvd.limits import DIGEST_BYTES, PAGE_BYTES, Limits
@@ -24,7 +25,7 @@ def drop(scene: Scene, chain: bytes, *classes: PlaneClass) -> None:
     """Drop classes of the last chunk of a chain."""
     row = scene.state.index.trees[0].rows[chain[-DIGEST_BYTES:]]
     for plane_class in classes:
-        drop_class(scene.state, row, plane_class)
+        drop_class(scene.state, row, plane_class, Why.ROOM)
 
 
 def test_what_is_had_what_is_incomplete_and_what_is_not_there() -> None:
