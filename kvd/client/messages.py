@@ -30,6 +30,7 @@ NOT_ADMITTED = {
     pb.CAPACITY: Reason.CAPACITY,
     pb.PREFIX_BROKEN: Reason.PREFIX_BROKEN,
     pb.GROWING: Reason.GROWING,
+    pb.QUOTA: Reason.QUOTA,
 }
 
 

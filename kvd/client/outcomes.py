@@ -24,6 +24,7 @@ class Reason(StrEnum):
     CAPACITY = "no place in the daemon's memory"
     PREFIX_BROKEN = "the chunk before is not stored"
     GROWING = "the daemon is still growing its memory"
+    QUOTA = "the tenant's quota of the daemon's memory is full of what is in use"
     ORPHANED = "the chunk before went away during the put"
     DISCONNECTED = "no daemon is connected"
     LATE = "the deadline passed"

@@ -83,6 +83,7 @@ class NotAdmitted(IntEnum):
     CAPACITY = 1
     PREFIX_BROKEN = 2
     GROWING = 3
+    QUOTA = 4  # The tenant holds all that it may, and nothing of it can go now.
 
 
 class SealState(IntEnum):

@@ -12,9 +12,8 @@ import numpy as np
 from kvd.core.drops import closure_of, drop_all, drop_class, free_copy
 from kvd.core.effects import Effect, NotAdmitted
 from kvd.core.index import Saving
+from kvd.core.shares import below_share, growing, is_bounded
 from kvd.core.slabs import (
-    below_share,
-    growing,
     recall_for,
     remake,
     settle,
@@ -28,6 +27,7 @@ from kvd.policy.value import log_density
 from kvd.types import CLASS_COUNT, Extent
 
 SAMPLE_ROWS = 64  # The best of 64 is in the worst 5 % with a chance of 96 %.
+SAMPLES_MAX = 16  # So many times more are looked at where few of them are the tenant's.
 # Rounds of eviction that one wish may cause for each strip it wants, and victims of one round:
 # they bound the time of one step.
 EVICTIONS_PER_STRIP = 2
@@ -65,10 +65,14 @@ def _sampled(state: State, helps: np.ndarray) -> _Victims:
     """Return candidates in slabs that help, from a sample, or from all when there is none in it."""
     index = state.index
     bags = (index.frontier, index.copies)
-    found = _candidates(state, *(bag.sample(state.rng, SAMPLE_ROWS) for bag in bags))
+    rows = SAMPLE_ROWS
+    if state.config.quotas:
+        # Others' rows may be most of all, and a tenant's victims are as well chosen as ever.
+        rows *= min(SAMPLES_MAX, max(1, len(state.slabs) // max(1, int(helps.sum()))))
+    found = _candidates(state, *(bag.sample(state.rng, rows) for bag in bags))
     if helps[index.slab[found.rows, found.classes]].any():
         return found
-    if all(len(bag) <= SAMPLE_ROWS for bag in bags):
+    if all(len(bag) <= rows for bag in bags):
         return found
     return _candidates(state, *(bag.members.copy() for bag in bags))
 
@@ -165,7 +169,7 @@ def place_strips(state: State, session: Session, sizes: np.ndarray) -> Placement
             fit_bytes = 0
             continue
         if not budget:
-            reason = NotAdmitted.CAPACITY
+            reason = _full(state, session)
             break
         budget -= 1
         wanted = max(fit_bytes, int(ends[: 2 * CLASS_COUNT].max()))
@@ -190,11 +194,11 @@ def _make_room(
     state: State, session: Session, wanted_bytes: int, fit_bytes: int
 ) -> tuple[NotAdmitted, list[Effect]]:
     """Evict strips that can help, or say why nothing can be done now."""
-    if growing(state):
+    if growing(state, session):
         return NotAdmitted.GROWING, []
     own, anew = usable_slabs(state, session)
     done, effects = recall_for(state, session)
-    waiting = NotAdmitted.GROWING if effects else NotAdmitted.CAPACITY
+    waiting = NotAdmitted.GROWING if effects else _full(state, session)
     if anew and (not own or below_share(state, session)):
         # One at a time: to empty all of them a little would cost all and help nobody.
         slab = min(anew, key=lambda s: (s.readable_bytes, s.id))
@@ -206,6 +210,11 @@ def _make_room(
         for slab_id in sorted(slabs):
             effects += settle(state, slab_id)
     return NotAdmitted.NONE if done else waiting, effects
+
+
+def _full(state: State, session: Session) -> NotAdmitted:
+    """Return why there is no room: the tenant's quota, or all that there is."""
+    return NotAdmitted.QUOTA if is_bounded(state, session) else NotAdmitted.CAPACITY
 
 
 def _empty(state: State, slab: Slab, session: Session) -> tuple[bool, list[Effect]]:

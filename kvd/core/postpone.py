@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from kvd.core.effects import Answer, Effect, Shortfall
 from kvd.core.events import FetchWanted
-from kvd.core.slabs import growing
+from kvd.core.shares import growing
 from kvd.core.state import Session, State
 from kvd.errors import ErrorKind, KvdError
 
@@ -16,7 +16,7 @@ Fetching = Callable[[State, FetchWanted], list[Effect]]
 
 def waits(state: State, event: FetchWanted, reason: Shortfall) -> bool:
     """Put a fetch off that has less than it could have soon; return whether it is."""
-    if reason != Shortfall.NO_ROOM or not growing(state):
+    if reason != Shortfall.NO_ROOM or not growing(state, state.sessions[event.session]):
         return False
     until_ns = state.postponed.get(event.request, (event, 0))[1]
     until_ns = until_ns or min(event.deadline_ns, state.now_ns + state.config.limits.growth_wait_ns)

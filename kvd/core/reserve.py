@@ -20,6 +20,7 @@ _STORIES = {
     NotAdmitted.CAPACITY: Why.CAPACITY,
     NotAdmitted.GROWING: Why.GROWING,
     NotAdmitted.PREFIX_BROKEN: Why.PREFIX_BROKEN,
+    NotAdmitted.QUOTA: Why.QUOTA,
 }
 _UNKNOWN = NO_ROW - 1  # The row of a chunk that is not there: no row has it as parent.
 

@@ -16,8 +16,18 @@ from kvd.core.effects import (
 )
 from kvd.core.events import SlabDetached, SlabFailed, SlabTouched
 from kvd.core.extents import ExtentMap
+from kvd.core.shares import (
+    below_share,
+    is_kept,
+    is_last_for_reading,
+    is_mate,
+    may_grow,
+    share,
+    total,
+    writers,
+)
 from kvd.core.state import Session, Slab, State, move_bytes
-from kvd.core.transitions import SessionState, SlabState, StripState
+from kvd.core.transitions import SlabState, StripState
 from kvd.types import Extent
 
 TOUCH_RETRY_NS = 5 * NS_PER_S  # After a failed slab: memory may come back, a storm may not.
@@ -50,10 +60,6 @@ def on_slab_failed(state: State, event: SlabFailed) -> list[Effect]:
     state.touching = 0
     state.retry_touch_ns = state.now_ns + TOUCH_RETRY_NS
     return []
-
-
-def growing(state: State) -> bool:
-    return state.touching != 0
 
 
 def on_slab_detached(state: State, event: SlabDetached) -> list[Effect]:
@@ -114,8 +120,9 @@ def take_run(
         offset, count = slab.extents.take(ends)
         if count:
             return _filling(state, slab, offset, int(ends[count - 1])), count, []
+    tenants = _tenants_to_take(state, session)
     for slab in state.slabs.values():
-        if not _may_take(state, slab, session) or slab.tenant not in ("", session.tenant):
+        if slab.tenant not in tenants or not _may_take(state, slab, session):
             continue
         offset, count = slab.extents.take(ends)
         if not count:
@@ -132,19 +139,15 @@ def take_run(
     return None, 0, []
 
 
+def _tenants_to_take(state: State, session: Session) -> tuple[str, ...]:
+    """Return whose slabs it may have: its own tenant's, and perhaps those that nobody has had."""
+    return ("", session.tenant) if may_grow(state, session) else (session.tenant,)
+
+
 def _may_take(state: State, slab: Slab, session: Session) -> bool:
-    if slab.state != SlabState.IDLE:
+    if slab.state != SlabState.IDLE or is_kept(state, slab, session):
         return False
-    if slab.kept_for not in (0, session.id) and state.now_ns < slab.kept_until_ns:
-        return False
-    return is_own(session.id) or not _is_last_for_reading(state)
-
-
-def _is_last_for_reading(state: State) -> bool:
-    """Return whether the idle slabs are few enough to be wanted for what is read from disk."""
-    without = sum(not state.sessions[s].slabs_owned for s in state.own_sessions.values())
-    idle = sum(slab.state == SlabState.IDLE for slab in state.slabs.values())
-    return idle <= min(without, len(state.slabs) // 2)
+    return is_own(session.id) or not is_last_for_reading(state, session)
 
 
 def _filling(state: State, slab: Slab, offset: int, size: int) -> Extent:
@@ -192,7 +195,7 @@ def settle(state: State, slab_id: int) -> list[Effect]:
 def remake(state: State, slab: Slab, session: Session) -> list[Effect]:
     """Give up a slab with nothing readable in it, for one that the session may have."""
     effects = destroy(state, slab)
-    if growing(state):
+    if state.touching:
         _keep(state, state.slabs[state.touching], session)
     return effects
 
@@ -200,13 +203,16 @@ def remake(state: State, slab: Slab, session: Session) -> list[Effect]:
 def usable_slabs(state: State, session: Session) -> tuple[set[int], list[Slab]]:
     """Return the slabs whose freed space helps the session at once, and those to be made anew.
 
-    The latter are of another tenant, or of a session that is gone while its process may not be.
+    The latter are of another tenant of its group, or of a session that is gone while its process
+    may not be.
     """
     own = {s for s in session.slabs_owned if state.slabs[s].state == SlabState.OWNED}
-    anew = []
+    anew, tenants = [], _tenants_to_take(state, session)
     for slab in state.slabs.values():
+        if slab.tenant not in tenants and not is_mate(state, slab, session):
+            continue
         if _may_take(state, slab, session):
-            if slab.tenant in ("", session.tenant):
+            if slab.tenant in tenants:
                 own.add(slab.id)
             else:
                 anew.append(slab)
@@ -215,36 +221,20 @@ def usable_slabs(state: State, session: Session) -> tuple[set[int], list[Slab]]:
     return own, anew
 
 
-def _writers(state: State, session: Session) -> list[Session]:
-    """Return the sessions that share the slabs: those that own some, and the one that asks."""
-    return [
-        s for s in state.sessions.values()
-        if s.state == SessionState.OPEN and (s.slabs_owned or s.id == session.id)
-    ]  # fmt: skip
-
-
-def below_share(state: State, session: Session) -> bool:
-    return len(session.slabs_owned) < _share(state, session)
-
-
-def _share(state: State, session: Session) -> int:
-    return max(1, len(state.slabs) // len(_writers(state, session)))
-
-
 def recall_for(state: State, session: Session) -> tuple[bool, list[Effect]]:
-    """Ask the richest writer for one slab when the session has less than an equal share.
+    """Ask the richest writer of its group for one slab when it has less than an equal share.
 
     With more writers than slabs they take turns: who put longest ago gives its only one. Return
     whether one is there at once, as the daemon's own are.
     """
-    if any(s.state == SlabState.RECALLING for s in state.slabs.values()):
-        return False, []
+    for slab in state.slabs.values():
+        if slab.state == SlabState.RECALLING and is_mate(state, slab, session):
+            return False, []
     if not below_share(state, session):
         return False, []
-    writers = _writers(state, session)
-    writers.sort(key=lambda s: (-len(s.slabs_owned), s.put_ns, s.id))
-    left = _share(state, session) if len(writers) <= len(state.slabs) else 0
-    for owner in writers:
+    owners = sorted(writers(state, session), key=lambda s: (-len(s.slabs_owned), s.put_ns, s.id))
+    left = share(state, session) if len(owners) <= total(state, session) else 0
+    for owner in owners:
         if owner.id == session.id or len(owner.slabs_owned) <= left:
             continue
         candidates = [state.slabs[s] for s in owner.slabs_owned]

@@ -248,7 +248,11 @@ class Ssd:
         return self.batch_id
 
 
+def stripes_of(config: SsdConfig) -> int:
+    """Return for how many batches at a time there are segments of their own."""
+    return max(1, min(config.directories, config.segments_max // (2 * CLASS_COUNT)))
+
+
 def new_ssd(config: SsdConfig) -> Ssd:
     directories = [Directory(number) for number in range(config.directories)]
-    stripes = max(1, min(config.directories, config.segments_max // (2 * CLASS_COUNT)))
-    return Ssd(config, directories, config.segments_max, stripes=stripes)
+    return Ssd(config, directories, config.segments_max, stripes=stripes_of(config))

@@ -1,5 +1,6 @@
 """All that the daemon knows, as plain data. Only the handlers of this room change it."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -8,6 +9,7 @@ from kvd.core.effects import WHOLES
 from kvd.core.events import FetchWanted
 from kvd.core.extents import ExtentMap
 from kvd.core.index import Index, Tree
+from kvd.core.quotas import Quota, check_quotas, slabs_by_group
 from kvd.core.ssd import Ssd, SsdConfig, new_ssd
 from kvd.core.story import Story
 from kvd.core.transitions import (
@@ -30,9 +32,12 @@ class CoreConfig:
     dram_bytes: int
     limits: Limits = field(default_factory=Limits)
     ssd: SsdConfig | None = None
+    quotas: Mapping[str, Quota] = field(default_factory=dict)  # By tenant; not changed later.
 
     def __post_init__(self) -> None:
+        """Raise INVALID for quotas that cannot be kept."""
         assert self.dram_bytes >= PAGE_BYTES, self.dram_bytes
+        check_quotas(self.quotas, self.slab_count, self.slab_bytes, self.ssd)
 
     @property
     def slab_bytes(self) -> int:
@@ -188,6 +193,7 @@ class State:
     now_ns: int = 0
     index: Index = field(default_factory=Index)
     slabs: dict[int, Slab] = field(default_factory=dict)
+    slabs_max: dict[str, int] = field(default_factory=dict)  # By group, see `shares`.
     sessions: dict[int, Session] = field(default_factory=dict)
     reservations: dict[int, Reservation] = field(default_factory=dict)
     leases: dict[int, Lease] = field(default_factory=dict)  # By id, so oldest first.
@@ -227,7 +233,9 @@ class State:
 def new_state(config: CoreConfig, epoch: int) -> State:
     """Return the state of a daemon that has just begun; `epoch` also seeds its choices."""
     ssd = None if config.ssd is None else new_ssd(config.ssd)
-    return State(config, epoch, np.random.Generator(np.random.PCG64(epoch)), ssd=ssd)
+    rng = np.random.Generator(np.random.PCG64(epoch))
+    slabs_max = slabs_by_group(config.quotas, config.slab_count, config.slab_bytes)
+    return State(config, epoch, rng, ssd=ssd, slabs_max=slabs_max)
 
 
 def move_bytes(state: State, extent: Extent, source: StripState, target: StripState) -> None:

@@ -32,6 +32,8 @@ class Why(IntEnum):
     EXPIRED = 12  # A reservation made no progress in its time.
     SESSION_ENDED = 13  # Before its put was sealed.
     ORPHANED = 14  # Sealed when the chunk before it had gone, or was being moved.
+    QUOTA = 15  # A put found its tenant's dram full of what is held.
+    SSD_QUOTA = 16  # It left the disk, or never came there: its tenant may have no more there.
 
 
 @dataclass(frozen=True, slots=True)

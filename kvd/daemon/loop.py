@@ -21,6 +21,7 @@ from kvd.arena.slabs import MemfdArena
 from kvd.clock import NS_PER_S, MonotonicClock, days_since_1970
 from kvd.core.disk_events import DayBegan, DiskEvent
 from kvd.core.events import DrainStarted, Event, SessionEnded, SessionOpened, Started, Ticked
+from kvd.core.quotas import Quotas
 from kvd.core.save import is_saved
 from kvd.core.state import CoreConfig, new_state
 from kvd.core.step import step
@@ -82,13 +83,17 @@ class Daemon:
         loop: asyncio.AbstractEventLoop,
         on_bug: Callable[[BaseException], None] = exit_on_bug,
         found: FoundTier | None = None,
+        quotas: Quotas | None = None,
     ) -> None:
-        """Take over the data directories that were `found`; raise KvdError for their catalog."""
+        """Take over the data directories that were `found`; raise KvdError for their catalog.
+
+        Quotas that cannot be kept raise it as well.
+        """
         self.limits = limits
         # Random, so that it differs from that of any daemon before, clocks notwithstanding.
         self.epoch = int.from_bytes(os.urandom(8), "little") >> 1 | 1
         self._loop, self._clock = loop, MonotonicClock()
-        config = CoreConfig(dram_bytes, limits, found.config if found else None)
+        config = CoreConfig(dram_bytes, limits, found.config if found else None, quotas or {})
         self._state = new_state(config, self.epoch)
         descriptors, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
         # Two for each slab: a quarter of all, as those who connect need the rest.

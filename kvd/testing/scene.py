@@ -33,6 +33,7 @@ from kvd.core.events import (
     Ticked,
 )
 from kvd.core.invariants import check
+from kvd.core.quotas import Quotas
 from kvd.core.state import CoreConfig, new_state
 from kvd.core.step import step
 from kvd.errors import ErrorKind, KvdError
@@ -59,9 +60,16 @@ def branch_of(stem: bytes, count: int, text: int) -> bytes:
 
 
 class Scene:
-    def __init__(self, slabs: int = 4, slab_pages: int = 16, limits: Limits | None = None) -> None:
+    def __init__(
+        self,
+        slabs: int = 4,
+        slab_pages: int = 16,
+        limits: Limits | None = None,
+        quotas: Quotas | None = None,
+    ) -> None:
         limits = limits or Limits(slab_bytes=slab_pages * PAGE_BYTES)
-        self.state = new_state(CoreConfig(slabs * limits.slab_bytes, limits), epoch=1)
+        config = CoreConfig(slabs * limits.slab_bytes, limits, quotas=quotas or {})
+        self.state = new_state(config, epoch=1)
         self.limits, self.now_ns, self._number = limits, 0, 0
         self.effects: list[Effect] = []
         self.seen: list[Effect] = []

@@ -68,6 +68,7 @@ class NotAdmittedReason(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     CAPACITY: _ClassVar[NotAdmittedReason]
     PREFIX_BROKEN: _ClassVar[NotAdmittedReason]
     GROWING: _ClassVar[NotAdmittedReason]
+    QUOTA: _ClassVar[NotAdmittedReason]
 
 class SealState(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
@@ -127,6 +128,7 @@ NOT_ADMITTED_REASON_NONE: NotAdmittedReason
 CAPACITY: NotAdmittedReason
 PREFIX_BROKEN: NotAdmittedReason
 GROWING: NotAdmittedReason
+QUOTA: NotAdmittedReason
 SEAL_STATE_UNSPECIFIED: SealState
 SEALED: SealState
 COALESCED: SealState

@@ -5,6 +5,7 @@ import numpy as np
 from kvd.core import disk_effects as asked
 from kvd.core import disk_events as told
 from kvd.core.events import Started
+from kvd.core.quotas import Quotas
 from kvd.core.ssd import SsdConfig
 from kvd.core.state import CoreConfig, new_state
 from kvd.errors import Fault, FaultKind
@@ -40,12 +41,13 @@ class DiskScene(Scene):
         segment_pages: int = 9,
         ssd: SsdConfig | None = None,
         event: told.Recovered | None = None,
+        quotas: Quotas | None = None,
     ) -> None:
         self.ssd_config = ssd or SsdConfig(1, segment_pages * PAGE_BYTES, segments)
         self.asked: list[asked.DiskEffect] = []
         self.commits: list[asked.Commit] = []
         super().__init__(slabs, limits=LIMITS)
-        config = CoreConfig(slabs * LIMITS.slab_bytes, LIMITS, self.ssd_config)
+        config = CoreConfig(slabs * LIMITS.slab_bytes, LIMITS, self.ssd_config, quotas or {})
         self.state = new_state(config, epoch=1)
         self.tell(event or EMPTY)
         self.tell(told.DayBegan(1))
