@@ -2,9 +2,9 @@
 
 import argparse
 import sys
-from importlib import metadata
 
-from kvd.cli.check_flags import add_flags
+from kvd.cli import check_flags, size_flags
+from kvd.cli.version import version
 
 EPILOG = """exit codes:
   0   stopped by SIGTERM or SIGINT, after draining; a second signal ends the draining
@@ -23,13 +23,6 @@ stored: give a larger budget from the start.
 """
 
 
-def version() -> str:
-    try:
-        return metadata.version("kvd")
-    except metadata.PackageNotFoundError:
-        return "unknown (kvd is not installed, only imported)"
-
-
 def main(words: list[str] | None = None) -> int:
     """Run one verb and return the exit code of the process."""
     parser = argparse.ArgumentParser(
@@ -38,12 +31,18 @@ def main(words: list[str] | None = None) -> int:
     parser.add_argument("--version", action="version", version=f"kvd {version()}")
     verbs = parser.add_subparsers(dest="verb", required=True, metavar="VERB")
     _add_serve(verbs.add_parser("serve", help="run the daemon until SIGTERM"))
-    add_flags(verbs.add_parser("check", help="check data directories that no daemon is using"))
+    checked = verbs.add_parser("check", help="check data directories that no daemon is using")
+    check_flags.add_flags(checked)
+    size_flags.add_flags(verbs.add_parser("size", help="bytes of a model's KV, and what fits"))
     arguments = parser.parse_args(words)
     if arguments.verb == "check":
         from kvd.cli import check
 
         return check.run(arguments)
+    if arguments.verb == "size":
+        from kvd.cli import size
+
+        return size.run(arguments)
     from kvd.cli import serve
 
     return serve.run(arguments)
