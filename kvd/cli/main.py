@@ -4,16 +4,13 @@ import argparse
 import sys
 
 from kvd.cli import check_flags, size_flags
+from kvd.cli.serve_flags import SETTINGS_EPILOG, add_settings
 from kvd.cli.version import version
 
 EPILOG = """exit codes:
   0   stopped by SIGTERM or SIGINT, after draining; a second signal ends the draining
   2   could not start: one line says what to change
   70  a bug, logged as one line; the service manager should start it again
-
-environment (flags go first):
-  KVD_DIRECTORY, KVD_TENANTS (comma separated), KVD_DRAM, KVD_ALLOW_UIDS (comma separated),
-  KVD_DRAIN_SECONDS, KVD_DATA (colon separated), KVD_SSD, KVD_SSD_DAILY_WRITES
 
 ssd tier: on when --data or --ssd is given; data directories are one per drive, and belong together
 from then on. The ssd budget counts everything under all of them. It is divided into segments of
@@ -49,34 +46,8 @@ def main(words: list[str] | None = None) -> int:
 
 
 def _add_serve(parser: argparse.ArgumentParser) -> None:
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    parser.epilog = EPILOG
-    parser.add_argument(
-        "--directory", default="", help="runtime directory ($XDG_RUNTIME_DIR/kvd or /run/kvd)"
-    )
-    parser.add_argument(
-        "--tenant", action="append", default=[], help="name of a tenant; again for more (default)"
-    )
-    parser.add_argument(
-        "--dram", default="", help="host memory, as 10GiB (a quarter of memory, at most 4GiB)"
-    )
-    parser.add_argument(
-        "--allow-uid", action="append", default=[],
-        help="uid that may connect; again for more (the daemon's own and 0)",
-    )  # fmt: skip
-    parser.add_argument(
-        "--drain-seconds", default="", help="from SIGTERM to exit at the latest (10)"
-    )
-    parser.add_argument(
-        "--data", action="append", default=[],
-        help="data directory; again for more ($XDG_STATE_HOME/kvd or /var/lib/kvd)",
-    )  # fmt: skip
-    parser.add_argument(
-        "--ssd", default="", help="disk space, as 100GiB (a tenth of what is free, at most 16GiB)"
-    )
-    parser.add_argument(
-        "--ssd-daily-writes", default="", help="bytes written to disk in a day (no bound)"
-    )
+    add_settings(parser)
+    parser.epilog = f"{EPILOG}\n{SETTINGS_EPILOG}"
 
 
 if __name__ == "__main__":

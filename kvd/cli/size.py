@@ -8,11 +8,11 @@ from difflib import get_close_matches
 
 from kvd.cli.size_flags import DTYPES
 from kvd.cli.size_report import as_lines, as_object
-from kvd.config import parse_size
 from kvd.errors import ErrorKind, KvdError
 from kvd.limits import MIB, Limits
 from kvd.sizing.models import MODELS, ModelShape
 from kvd.sizing.sizes import Wish, sizes_of
+from kvd.units import SIZE_UNITS, parse_size
 
 EXIT_OK = 0
 EXIT_CANNOT = 2
@@ -65,9 +65,10 @@ def _wish(arguments: argparse.Namespace) -> Wish:
 
 
 def _size(name: str, text: str) -> int:
-    size_bytes = parse_size(name, text) if text else 0
-    if text and size_bytes < MIB:
-        raise _refuse(f"--{name}", text, "1MiB and more")
+    size_bytes = parse_size(text) if text else 0
+    if size_bytes is None or (text and size_bytes < MIB):
+        units = " ".join(filter(None, SIZE_UNITS))
+        raise _refuse(f"--{name}", text, f"1MiB and more, with one of the units {units}")
     return size_bytes
 
 

@@ -2,9 +2,9 @@
 
 from collections.abc import Iterator
 
-from kvd.config import human
 from kvd.sizing.sizes import Case, Sizes, Wish
 from kvd.types import Dtype, PlaneClass
+from kvd.units import human
 
 _BOUND = "bound"
 

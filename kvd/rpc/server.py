@@ -58,7 +58,7 @@ class Server:
             lock = DirectoryLock(self._config.directory)
             stack.callback(lock.release)
             stack.push_async_callback(self._close)
-            for tenant in self._config.tenants:
+            for tenant in self._config.tenant_names:
                 await self._open_tenant(tenant)
             # Last, as a task group wraps whatever is raised inside it.
             tasks = await stack.enter_async_context(asyncio.TaskGroup())

@@ -11,7 +11,7 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 
-from kvd.config import ServeConfig, SsdSettings
+from kvd.config import ServeConfig, SsdSettings, TenantSettings
 from kvd.daemon.loop import Daemon as InProcess
 from kvd.daemon.loop import run as run_loop
 from kvd.daemon.recovery import find_tier
@@ -107,7 +107,7 @@ def in_process(
 ) -> Iterator[Path]:
     """Yield a tenant's directory, served by a thread of this process with bounds of its own."""
     uids = frozenset({os.geteuid()})
-    config = ServeConfig(directory, ("default",), dram_bytes, uids, limits, ssd)
+    config = ServeConfig(directory, (TenantSettings("default"),), dram_bytes, uids, limits, ssd)
     ready: queue.SimpleQueue = queue.SimpleQueue()
     thread = threading.Thread(target=lambda: run_loop(_serve_here(config, ready)), daemon=True)
     thread.start()
