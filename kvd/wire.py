@@ -4,7 +4,7 @@ Both ends use these words, so they lie on floor 0. Layout in docs/protocol.md.
 """
 
 import struct
-from enum import IntEnum
+from enum import IntEnum, IntFlag
 
 # Body length, request id, kind, pad (zero), pad (zero).
 FRAME_HEAD = struct.Struct("<IIBBH")
@@ -18,7 +18,18 @@ REVOKE_OFFSET = 16
 # In place of a number of ready pieces: all of each strip.
 WHOLE = 255
 
-FEATURES = 0  # No optional feature exists yet; the bits are negotiated all the same.
+
+class Feature(IntFlag):
+    """What exists beyond the first protocol; a hello states what is understood, the welcome what
+    both know."""
+
+    READY = 1  # A promise may come before all of it is there; READY frames say how far it is.
+    PREFETCH = 2
+    CLEAR = 4
+    ATTACH = 8  # The gRPC call; a client on the slab channel learns that others may come so.
+
+
+FEATURES = int(Feature.READY | Feature.PREFETCH | Feature.CLEAR | Feature.ATTACH)
 
 
 class FrameKind(IntEnum):

@@ -1,8 +1,9 @@
 """One gRPC call as somebody who asked: what it is told, in order, and how errors are said."""
 
 import asyncio
+import contextlib
 from collections import deque
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from typing import NoReturn
 
 import grpc
@@ -35,6 +36,15 @@ async def abort(context: grpc.aio.ServicerContext, error: KvdError) -> NoReturn:
         trailing = ((RETRY_METADATA, str(error.retry_after_ms)),)
     await context.abort(STATUS[error.kind], error.message, trailing)
     raise AssertionError("abort returned")
+
+
+@contextlib.asynccontextmanager
+async def answering(context: grpc.aio.ServicerContext) -> AsyncIterator[None]:
+    """Have a KvdError that is raised be the call's answer."""
+    try:
+        yield
+    except KvdError as error:
+        await abort(context, error)
 
 
 class Call:

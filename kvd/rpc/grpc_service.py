@@ -1,10 +1,12 @@
-"""The gRPC door of one tenant: the same messages, the same wishes, the same answers.
+"""A gRPC door: the same messages, the same wishes, the same answers, and sessions by Attach.
 
-A call belongs to the session whose bearer token it carries; without one only Health answers.
+A call belongs to the session whose bearer token it carries; an Attach shows who somebody is. With
+neither, only Health answers.
 """
 
-from collections.abc import AsyncIterator
-from pathlib import Path
+import contextlib
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Iterator
 
 import grpc
 from google.protobuf.message import Message
@@ -12,9 +14,14 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection, reflection_pb2
 
 from kvd.core.effects import FetchDone
-from kvd.errors import KvdError
-from kvd.limits import Limits
-from kvd.rpc.grpc_call import Call, abort
+from kvd.errors import ErrorKind, KvdError
+from kvd.limits import KIB, Limits
+from kvd.rpc.attached import AttachStream
+from kvd.rpc.audit import Audit
+from kvd.rpc.credentials import Denied
+from kvd.rpc.entrance import Context, Entrance, token_of
+from kvd.rpc.grpc_call import Call, answering
+from kvd.rpc.hello import check_hello, welcome_of
 from kvd.rpc.replies import reply_of
 from kvd.rpc.session import Session
 from kvd.rpc.sessions import Sessions
@@ -35,13 +42,18 @@ UNARY = {
     "Release": FrameKind.RELEASE,
     "Renew": FrameKind.RENEW,
 }
-BEARER = "Bearer "
 NO_TOKEN = "send `authorization: Bearer TOKEN` with the token of a live session of this tenant"
-CALLS_MAX = 1024
+NO_CREDENTIAL = (
+    "Attach needs `authorization: Bearer TOKEN` with a token of the tenant's token_file, or a "
+    "client certificate with one of its client_names"
+)
+CALLS_MAX = 1024  # Of one tenant.
+RETRY_MS = 100  # For a call, when a tenant has as many as it may.
 DEADLINE_MS_MAX = 0xFFFF_FFFF
-
-Context = grpc.aio.ServicerContext
-Metadata = tuple[tuple[str, str | bytes], ...]
+METADATA_BYTES_MAX = 8 * KIB
+# A peer that vanished is found in half a minute, and its session ended.
+KEEPALIVE_MS, KEEPALIVE_TIMEOUT_MS = 20_000, 10_000
+PING_INTERVAL_MS_MIN = 10_000  # Of a client; one that asks more often is disconnected.
 
 
 def server_options(limits: Limits) -> list[tuple[str, int]]:
@@ -49,40 +61,41 @@ def server_options(limits: Limits) -> list[tuple[str, int]]:
     return [
         ("grpc.max_receive_message_length", limits.frame_bytes_max),
         ("grpc.max_send_message_length", limits.frame_bytes_max),
-        ("grpc.max_concurrent_streams", limits.requests_per_session_max),
-        ("grpc.keepalive_time_ms", 60_000),
-        ("grpc.keepalive_timeout_ms", 20_000),
+        # Of one connection; two more for an Attach and a look at the health.
+        ("grpc.max_concurrent_streams", limits.requests_per_session_max + 2),
+        ("grpc.max_metadata_size", METADATA_BYTES_MAX),
+        ("grpc.absolute_max_metadata_size", METADATA_BYTES_MAX),
+        # Only as sent: a small message that unpacks to a large one is no way past the bounds.
+        ("grpc.compression_enabled_algorithms_bitset", 1),
+        ("grpc.keepalive_time_ms", KEEPALIVE_MS),
+        ("grpc.keepalive_timeout_ms", KEEPALIVE_TIMEOUT_MS),
+        # Of pings that measure the link, too: one that is not answered holds up those above.
+        ("grpc.http2.ping_timeout_ms", KEEPALIVE_TIMEOUT_MS),
         ("grpc.keepalive_permit_without_calls", 1),
-        ("grpc.http2.min_ping_interval_without_data_ms", 10_000),
+        ("grpc.http2.max_pings_without_data", 0),  # Else it would stop asking after two.
+        ("grpc.http2.min_ping_interval_without_data_ms", PING_INTERVAL_MS_MIN),
+        ("grpc.http2.max_ping_strikes", 2),
     ]
 
 
-def token_of(metadata: Metadata | None) -> str:
-    for name, value in metadata or ():
-        if name == "authorization" and isinstance(value, str) and value.startswith(BEARER):
-            return value.removeprefix(BEARER)
-    return ""
-
-
 class GrpcDoor:
-    """Serves one tenant on one Unix socket."""
+    """Serves those whom its entrance lets in, where `bind` has it listen."""
 
-    def __init__(self, tenant: str, sessions: Sessions, path: Path) -> None:
-        self._tenant, self._sessions, self._path = tenant, sessions, path
-        self._health = health.aio.HealthServicer()
+    def __init__(self, entrance: Entrance, sessions: Sessions, audit: Audit) -> None:
+        self._entrance, self._sessions, self._audit = entrance, sessions, audit
+        self._health = _Health()
         self._server: grpc.aio.Server | None = None
+        self._calls: Counter[str] = Counter()
 
-    async def open(self) -> None:
-        """Bind and serve. The caller holds the directory's lock: binding does not fail on a path
-        that another server has."""
-        server = grpc.aio.server(
-            options=server_options(self._sessions.inbox.limits),
-            maximum_concurrent_rpcs=CALLS_MAX,
-        )
+    async def open(
+        self, bind: Callable[[grpc.aio.Server], object], options: list[tuple[str, int]]
+    ) -> None:
+        """Bind and serve; raise what `bind` raises."""
+        server = grpc.aio.server(options=options)
         health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
         server.add_generic_rpc_handlers((self._methods(), self._reflection()))
         await self._health.set(SERVICE, health_pb2.HealthCheckResponse.SERVING)
-        server.add_insecure_port(f"unix:{self._path}")
+        bind(server)
         await server.start()
         self._server = server
 
@@ -97,6 +110,9 @@ class GrpcDoor:
         methods = {name: self._unary(kind) for name, kind in UNARY.items()}
         methods["Fetch"] = grpc.unary_stream_rpc_method_handler(
             self._fetch, pb.FetchRequest.FromString, _serialize
+        )
+        methods["Attach"] = grpc.unary_stream_rpc_method_handler(
+            self._attach, pb.AttachRequest.FromString, _serialize
         )
         return grpc.method_handlers_generic_handler(SERVICE, methods)
 
@@ -119,47 +135,95 @@ class GrpcDoor:
     def _unary(self, kind: FrameKind) -> grpc.RpcMethodHandler:
         async def answer(request: Message, context: Context) -> Message:
             call = Call()
-            await self._ask(kind, request, context, call)
-            outcome = await call.next()
-            if isinstance(outcome, KvdError):
-                await abort(context, outcome)
-            return reply_of(kind, outcome)
+            async with self._asking(context) as session:
+                _ask(session, kind, request, context, call)
+                outcome = await call.next()
+                if isinstance(outcome, KvdError):
+                    raise outcome
+                return reply_of(kind, outcome)
 
         message_type, _ = WISHES[kind]
         return grpc.unary_unary_rpc_method_handler(answer, message_type.FromString, _serialize)
 
     async def _fetch(self, request: pb.FetchRequest, context: Context) -> None:
         call = Call()
-        session, number = await self._ask(FrameKind.FETCH, request, context, call)
-        try:
-            while isinstance(told := await call.next(), pb.FetchReply):
-                await context.write(told)
-                call.taken(told)
+        async with self._asking(context) as session:
+            number = _ask(session, FrameKind.FETCH, request, context, call)
+            try:
+                while isinstance(told := await call.next(), pb.FetchReply):
+                    await context.write(told)
+                    call.taken(told)
+            finally:
+                session.cancel(number)  # The caller may have gone before the end.
             if isinstance(told, KvdError):
-                await abort(context, told)
+                raise told
             assert isinstance(told, FetchDone), told
             await context.write(pb.FetchReply(done=reply_of(FrameKind.FETCH, told)))
-        finally:
-            session.cancel(number)  # The caller may have gone before the end.
 
-    async def _ask(
-        self, kind: FrameKind, request: Message, context: Context, call: Call
-    ) -> tuple[Session, int]:
-        session = await self._session(context)
-        take_over_deadline(request, context.time_remaining())
+    async def _attach(self, request: pb.AttachRequest, context: Context) -> None:
+        """Begin a session; whatever ends this call, its caller's death included, ends it."""
         try:
-            return session, session.ask(call, lambda asker: wish_of(kind, request, asker))
-        except KvdError as error:
-            await abort(context, error)
+            tenant = self._entrance.tenant_of(context)
+        except Denied as denied:
+            self._audit.denied("Attach", context.peer(), denied.why)
+            await context.abort(grpc.StatusCode.UNAUTHENTICATED, NO_CREDENTIAL)
+        hello, stream = request.hello, AttachStream()
+        async with answering(context):
+            check_hello(hello)
+            session, epoch = self._sessions.attach(tenant, stream)
+            session.features = hello.features
+            self._entrance.made(session)
+            try:
+                limits = self._sessions.inbox.limits
+                welcome = welcome_of(hello, session, epoch, limits)
+                await context.write(pb.AttachReply(welcome=welcome))
+                while isinstance(told := await stream.next(), pb.Notice):
+                    await context.write(pb.AttachReply(notice=told))
+                raise told
+            finally:
+                session.end()
+
+    @contextlib.asynccontextmanager
+    async def _asking(self, context: Context) -> AsyncIterator[Session]:
+        """Have a call of the session whose token it carries; what is raised is its answer."""
+        session = await self._session(context)
+        async with answering(context):
+            with self._counted(session.tenant):
+                yield session
+
+    @contextlib.contextmanager
+    def _counted(self, tenant: str) -> Iterator[None]:
+        if self._calls[tenant] >= CALLS_MAX:
+            what = f"tenant {tenant} has {CALLS_MAX} calls under way, the limit"
+            raise KvdError(ErrorKind.OVERLOADED, what, RETRY_MS)
+        self._calls[tenant] += 1
+        try:
+            yield
+        finally:
+            self._calls[tenant] -= 1
 
     async def _session(self, context: Context) -> Session:
         """Return whose token the call carries, or end the call."""
         token = token_of(context.invocation_metadata())
-        session = self._sessions.by_token(self._tenant, token)
-        if session is None:
+        session = self._sessions.by_token(token)
+        if session is None or not self._entrance.admits(session, context):
+            why = "a token of no session that lives here" if token else "no token"
+            self._audit.denied("a call", context.peer(), why)
             await context.abort(grpc.StatusCode.UNAUTHENTICATED, NO_TOKEN)
             raise AssertionError("abort returned")
         return session
+
+
+class _Health(health.aio.HealthServicer):
+    """Answers anybody, but holds nothing for anybody: a watch would cost as long as it lasts."""
+
+    async def Watch(self, request: health_pb2.HealthCheckRequest, context: Context) -> None:
+        await context.abort(grpc.StatusCode.UNIMPLEMENTED, "ask Check; there is no Watch here")
+
+
+def _ask(session: Session, kind: FrameKind, request: Message, context: Context, call: Call) -> int:
+    take_over_deadline(request, context.time_remaining())
+    return session.ask(call, lambda asker: wish_of(kind, request, asker))
 
 
 def take_over_deadline(request: Message, remaining_s: float | None) -> None:

@@ -9,11 +9,10 @@ import logging
 import os
 import socket
 from collections.abc import Callable
-from importlib import metadata
 
 from kvd.core.events import SlabDetached
 from kvd.errors import ErrorKind, KvdError
-from kvd.limits import PROTOCOL_MAX, PROTOCOL_MIN
+from kvd.rpc.hello import check_hello, welcome_of
 from kvd.rpc.peers import Peer, peer_of
 from kvd.rpc.requests import StreamRequests
 from kvd.rpc.session import Session
@@ -22,35 +21,11 @@ from kvd.rpc.slab_channel import SlabChannel
 from kvd.rpc.stream import MessageStream
 from kvd.rpc.wishes import invalid
 from kvd.v1 import kvd_pb2 as pb
-from kvd.wire import FEATURES
 
 HANDSHAKE_SECONDS = 10.0
 PENDING_MAX = 64  # Connections of each kind that are nobody's yet.
-CLIENT_NAME_BYTES_MAX = 256
 
 _log = logging.getLogger("kvd.sessions")
-
-
-def daemon_version() -> str:
-    try:
-        return "kvd " + metadata.version("kvd")
-    except metadata.PackageNotFoundError:
-        return "kvd (not installed)"
-
-
-def check_hello(hello: pb.Hello) -> None:
-    """Raise INCOMPATIBLE, naming both ranges, or INVALID when a hello cannot be answered."""
-    theirs = f"{hello.protocol_min} to {hello.protocol_max}"
-    if not 1 <= hello.protocol_min <= hello.protocol_max:
-        raise invalid(f"the protocol range {theirs} is empty or begins below 1")
-    if hello.protocol_min > PROTOCOL_MAX or hello.protocol_max < PROTOCOL_MIN:
-        raise KvdError(
-            ErrorKind.INCOMPATIBLE,
-            f"the client speaks protocols {theirs}, this daemon {PROTOCOL_MIN} to {PROTOCOL_MAX}",
-        )
-    size = len(hello.client.encode())
-    if size > CLIENT_NAME_BYTES_MAX:
-        raise invalid(f"hello.client has {size} bytes, the limit is {CLIENT_NAME_BYTES_MAX}")
 
 
 class Door:
@@ -66,7 +41,6 @@ class Door:
         self.tenant, self.sessions = tenant, sessions
         self.contain = contain
         self._allowed_uids = allowed_uids
-        self._daemon = daemon_version()
         self._pending_channels: set[_Client] = set()
         self._pending_streams: set[_StreamPeer] = set()
         self._open_streams: set[_StreamPeer] = set()
@@ -128,16 +102,9 @@ class Door:
         self.check(peer)
         check_hello(hello)
         session, admitted = self.sessions.open(self.tenant, peer, channel)
-        welcome = pb.Welcome(
-            protocol=min(hello.protocol_max, PROTOCOL_MAX),
-            features=hello.features & FEATURES,
-            session=session.id,
-            nonce=session.nonce,
-            token=session.token,
-            epoch=admitted.epoch,
-            daemon=self._daemon,
-            frame_bytes_max=self.sessions.inbox.limits.frame_bytes_max,
-        )
+        session.features = hello.features
+        welcome = welcome_of(hello, session, admitted.epoch, self.sessions.inbox.limits)
+        welcome.nonce = session.nonce
         try:
             channel.send(pb.ToClient(welcome=welcome), admitted.page_descriptor)
         except OSError:

@@ -7,25 +7,43 @@ import asyncio
 import logging
 import os
 import socket
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
+
+import grpc
 
 from kvd.config import SOCKET_NAMES, ServeConfig
 from kvd.daemon.inbox import Inbox
 from kvd.errors import ErrorKind, KvdError
-from kvd.rpc.grpc_service import GrpcDoor
+from kvd.rpc.audit import Audit
+from kvd.rpc.credentials import Credentials, TenantCredentials
+from kvd.rpc.entrance import Entrance, TcpEntrance, TenantEntrance
+from kvd.rpc.grpc_service import GrpcDoor, server_options
 from kvd.rpc.handshake import Door
 from kvd.rpc.listener import accept_forever, listen, remove_socket
 from kvd.rpc.lock import DirectoryLock
 from kvd.rpc.sessions import Sessions
+from kvd.rpc.tcp import TcpListen, add_port, check_tcp, tcp_options
 
 GRACE_SECONDS = 1.0  # At the end, for what was written to reach clients that read.
 
 Listening = tuple[socket.socket, Path, Callable[[socket.socket], Awaitable[None]]]
 
 _log = logging.getLogger("kvd.server")
+
+
+@dataclass(frozen=True, slots=True)
+class Remote:
+    """What is open to those who cannot come by the session's sockets."""
+
+    tenants: tuple[TenantCredentials, ...] = ()
+    tcp: TcpListen | None = None
+
+
+LOCAL_ONLY = Remote()
 
 
 def contain(end: Callable[[], None], action: Callable[..., None], *arguments: object) -> None:
@@ -40,8 +58,20 @@ def contain(end: Callable[[], None], action: Callable[..., None], *arguments: ob
 class Server:
     """All doors of all tenants. Entered once; leaving it closes every session."""
 
-    def __init__(self, config: ServeConfig, inbox: Inbox, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(
+        self,
+        config: ServeConfig,
+        inbox: Inbox,
+        loop: asyncio.AbstractEventLoop,
+        remote: Remote = LOCAL_ONLY,
+    ) -> None:
+        """Raise KvdError for credentials or a port that would be open to the wrong ones."""
         self._config, self._loop = config, loop
+        self._credentials = Credentials(remote.tenants, inbox.now_ns)
+        self._tcp, self.tcp_address = remote.tcp, ""
+        if remote.tcp is not None:
+            check_tcp(remote.tcp, self._credentials)
+        self._audit = Audit(inbox.now_ns)
         self._sessions = Sessions(inbox, loop)
         self._listening: list[Listening] = []
         self._grpc: list[GrpcDoor] = []
@@ -58,8 +88,10 @@ class Server:
             lock = DirectoryLock(self._config.directory)
             stack.callback(lock.release)
             stack.push_async_callback(self._close)
-            for tenant in self._config.tenant_names:
+            for tenant in self._config.tenants:
                 await self._open_tenant(tenant)
+            if self._tcp is not None:
+                await self._open_tcp(self._tcp)
             # Last, as a task group wraps whatever is raised inside it.
             tasks = await stack.enter_async_context(asyncio.TaskGroup())
             self._accepting = [tasks.create_task(accept_forever(*one)) for one in self._listening]
@@ -98,10 +130,32 @@ class Server:
             self._paths.append(path)
         remove_socket(grpc_path)
         self._paths.append(grpc_path)
-        grpc_door = GrpcDoor(tenant, self._sessions, grpc_path)
-        self._grpc.append(grpc_door)
-        await grpc_door.open()
+        # Binding does not fail on a path that another server has: the directory's lock does.
+        await self._open_grpc(
+            TenantEntrance(tenant, self._credentials),
+            lambda server: server.add_insecure_port(f"unix:{grpc_path}"),
+        )
         os.chmod(grpc_path, mode)
+
+    async def _open_tcp(self, tcp: TcpListen) -> None:
+        def bind(server: grpc.aio.Server) -> None:
+            self.tcp_address = add_port(server, tcp)
+
+        await self._open_grpc(TcpEntrance(self._credentials), bind, tcp_options())
+        tls = "plain, of this machine only" if tcp.certificate is None else "TLS"
+        mutual = ", client certificates" if tcp.client_ca is not None else ""
+        _log.info("gRPC on tcp %s, %s%s", self.tcp_address, tls, mutual)
+
+    async def _open_grpc(
+        self,
+        entrance: Entrance,
+        bind: Callable[[grpc.aio.Server], object],
+        more_options: Sequence[tuple[str, int]] = (),
+    ) -> None:
+        door = GrpcDoor(entrance, self._sessions, self._audit)
+        self._grpc.append(door)
+        options = [*server_options(self._sessions.inbox.limits), *more_options]
+        await door.open(bind, options)
 
     async def _close(self) -> None:
         for listening, _, _ in self._listening:

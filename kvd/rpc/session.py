@@ -1,6 +1,7 @@
-"""One session: its two sockets, its secrets, and who waits for which answer.
+"""One session: its two ends, its secrets, and who waits for which answer.
 
-It is the daemon's link to a client. Its end is the end of either socket, or of the process.
+It is the daemon's link to a client. It ends with either socket or its process; an attached one with
+its call.
 """
 
 import hmac
@@ -8,29 +9,20 @@ import secrets
 from collections.abc import Callable
 from typing import Protocol
 
+import numpy as np
+
 from kvd.core.effects import DropSlab, LeaseLost, Outcome, Promise, RecallSlab, TellReady
-from kvd.core.events import CancelWanted, Event
+from kvd.core.events import CancelWanted, Event, ReleaseWanted
 from kvd.daemon.inbox import Inbox, Notice, PieceSink
 from kvd.errors import ErrorKind, KvdError
-from kvd.rpc.slab_channel import SlabChannel
+from kvd.rpc.waiter import Waiter
+from kvd.rpc.whole import told_in_parts
 from kvd.rpc.wishes import Asker
 from kvd.v1 import kvd_pb2 as pb
 from kvd.wire import FrameKind
 
 NONCE_BYTES = 16
 SECRET_BYTES = 24
-
-
-class Waiter(Protocol):
-    """Who asked: a request on the stream, or a gRPC call."""
-
-    def answer(self, outcome: Outcome) -> None: ...
-
-    def promise(self, promise: Promise) -> None: ...
-
-    def ready(self, ready: tuple[int, int, int]) -> None: ...
-
-    def open_sink(self, wake: Callable[[], None]) -> PieceSink: ...
 
 
 class Stream(Protocol):
@@ -47,6 +39,18 @@ class Stream(Protocol):
     def abort(self) -> None:
         """Close at once."""
         ...
+
+
+class Channel(Protocol):
+    """Where slabs are given; its closing ends the session."""
+
+    def send(self, message: pb.ToClient, descriptor: int = -1) -> None: ...
+
+    def refuse(self, error: KvdError) -> None: ...
+
+    def is_flushed(self) -> bool: ...
+
+    def close(self) -> None: ...
 
 
 class Unbound:
@@ -67,11 +71,14 @@ class Unbound:
 
 class Session:
     def __init__(
-        self, inbox: Inbox, tenant: str, uid: int, channel: SlabChannel,
+        self, inbox: Inbox, tenant: str, uid: int, channel: Channel,
         on_ended: "Callable[[Session], None]",
     ) -> None:  # fmt: skip
         self.id, self.tenant, self.uid = 0, tenant, uid
         self.nonce = secrets.token_bytes(NONCE_BYTES)
+        self.features = 0  # What the client understands.
+        self.way = ""  # That it came by, where calls of another way are not its own.
+        self.check: Callable[[Event], None] = _accept  # Raises KvdError for what it cannot have.
         self.stream: Stream = Unbound()
         self._inbox, self._channel, self._on_ended = inbox, channel, on_ended
         self._secret = secrets.token_urlsafe(SECRET_BYTES)
@@ -103,7 +110,8 @@ class Session:
             )
         request = self._inbox.next_request()
         wish = make_wish(Asker(request, self.id, self._inbox.now_ns(), limits))
-        self._waiters[request] = waiter
+        self.check(wish)
+        self._waiters[request] = told_in_parts(wish, waiter, self.features, self._let_go)
         self._inbox.post(wish)
         return request
 
@@ -167,3 +175,12 @@ class Session:
 
     def _tell(self, notice: pb.Notice) -> None:
         self.stream.send(FrameKind.NOTICE, 0, notice.SerializeToString())
+
+    def _let_go(self, lease: int) -> None:
+        if not self._ended:
+            request, nothing = self._inbox.next_request(), np.zeros(0, np.uint32)
+            self._inbox.post(ReleaseWanted(request, self.id, lease, nothing))
+
+
+def _accept(wish: Event) -> None:
+    pass

@@ -8,11 +8,13 @@ import resource
 from kvd.core.events import ProcessGone
 from kvd.daemon.inbox import Admitted, Inbox
 from kvd.errors import ErrorKind, KvdError
+from kvd.rpc.attached import AttachStream, NoSlabs, refuse_slabs
 from kvd.rpc.peers import Peer, ProcessWatch, open_pidfd
 from kvd.rpc.session import Session
 from kvd.rpc.slab_channel import SlabChannel
 
 SESSION_DIGITS_MAX = 20
+NOBODY = -1  # In place of a uid, which no socket has told.
 RETRY_MS = 1000  # For a new session, at a bound that only other sessions' ends relieve.
 
 
@@ -37,12 +39,7 @@ class Sessions:
 
     def open(self, tenant: str, peer: Peer, channel: SlabChannel) -> tuple[Session, Admitted]:
         """Begin a session; raise KvdError when there can be none now."""
-        if self.inbox.is_draining():
-            raise KvdError(ErrorKind.UNAVAILABLE, "the daemon is draining; go without", RETRY_MS)
-        limit = self.inbox.limits.sessions_max
-        if len(self._by_id) >= limit:
-            what = f"there are {limit} sessions, the limit sessions_max"
-            raise KvdError(ErrorKind.OVERLOADED, what, RETRY_MS)
+        self._check_room()
         session = Session(self.inbox, tenant, peer.uid, channel, self._forget)
         try:
             pidfd = open_pidfd(channel.connection, peer)
@@ -58,6 +55,25 @@ class Sessions:
         self._by_id[session.id] = self._by_nonce[session.nonce] = session
         return session, admitted
 
+    def attach(self, tenant: str, stream: AttachStream) -> tuple[Session, int]:
+        """Begin a session that lives as long as a call, and return the daemon's epoch with it.
+
+        Raise KvdError when there can be none now.
+        """
+        self._check_room()
+        channel = NoSlabs()
+        session = Session(self.inbox, tenant, NOBODY, channel, self._forget_attached)
+        session.stream, session.check = stream, refuse_slabs
+        channel.on_closed = session.end
+        try:
+            admitted = self.inbox.admit(tenant, session)
+        except OSError as error:
+            raise no_session(error) from None
+        os.close(admitted.page_descriptor)  # A page that nobody can map.
+        session.id = admitted.session
+        self._by_id[session.id] = session
+        return session, admitted.epoch
+
     def bind(self, tenant: str, uid: int, nonce: bytes) -> Session:
         """Return the session that awaits its stream; raise DENIED without one."""
         session = self._by_nonce.get(nonce)
@@ -66,19 +82,31 @@ class Sessions:
         del self._by_nonce[nonce]
         return session
 
-    def by_token(self, tenant: str, token: str) -> Session | None:
+    def by_token(self, token: str) -> Session | None:
+        """Return whose token it is; whether it may be used on this way is the door's to say."""
         number, _, _ = token.partition(".")
         if not (number.isascii() and number.isdigit() and len(number) < SESSION_DIGITS_MAX):
             return None
         session = self._by_id.get(int(number))
-        if session is None or session.tenant != tenant or not session.has_token(token):
-            return None
-        return session
+        return session if session is not None and session.has_token(token) else None
 
     def close(self) -> None:
         for session in list(self._by_id.values()):
             session.end()
         self._watch.close()
+
+    def _check_room(self) -> None:
+        if self.inbox.is_draining():
+            raise KvdError(ErrorKind.UNAVAILABLE, "the daemon is draining; go without", RETRY_MS)
+        limit = self.inbox.limits.sessions_max
+        if len(self._by_id) >= limit:
+            what = f"there are {limit} sessions, the limit sessions_max"
+            raise KvdError(ErrorKind.OVERLOADED, what, RETRY_MS)
+
+    def _forget_attached(self, session: Session) -> None:
+        """No process holds mappings of it, so nothing has to wait for one's end."""
+        self._forget(session)
+        self.inbox.post(ProcessGone(session.id))
 
     def _forget(self, session: Session) -> None:
         self._by_id.pop(session.id, None)

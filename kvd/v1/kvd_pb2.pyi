@@ -488,8 +488,30 @@ class Hello(_message.Message):
     client: str
     def __init__(self, protocol_min: _Optional[int] = ..., protocol_max: _Optional[int] = ..., features: _Optional[int] = ..., client: _Optional[str] = ...) -> None: ...
 
+class Bounds(_message.Message):
+    __slots__ = ("piece_bytes_max", "chunks_per_request_max", "lanes_per_request_max", "keyspaces_per_session_max", "requests_per_session_max", "leases_per_session_max", "lease_ms", "deadline_ms", "deadline_ms_max")
+    PIECE_BYTES_MAX_FIELD_NUMBER: _ClassVar[int]
+    CHUNKS_PER_REQUEST_MAX_FIELD_NUMBER: _ClassVar[int]
+    LANES_PER_REQUEST_MAX_FIELD_NUMBER: _ClassVar[int]
+    KEYSPACES_PER_SESSION_MAX_FIELD_NUMBER: _ClassVar[int]
+    REQUESTS_PER_SESSION_MAX_FIELD_NUMBER: _ClassVar[int]
+    LEASES_PER_SESSION_MAX_FIELD_NUMBER: _ClassVar[int]
+    LEASE_MS_FIELD_NUMBER: _ClassVar[int]
+    DEADLINE_MS_FIELD_NUMBER: _ClassVar[int]
+    DEADLINE_MS_MAX_FIELD_NUMBER: _ClassVar[int]
+    piece_bytes_max: int
+    chunks_per_request_max: int
+    lanes_per_request_max: int
+    keyspaces_per_session_max: int
+    requests_per_session_max: int
+    leases_per_session_max: int
+    lease_ms: int
+    deadline_ms: int
+    deadline_ms_max: int
+    def __init__(self, piece_bytes_max: _Optional[int] = ..., chunks_per_request_max: _Optional[int] = ..., lanes_per_request_max: _Optional[int] = ..., keyspaces_per_session_max: _Optional[int] = ..., requests_per_session_max: _Optional[int] = ..., leases_per_session_max: _Optional[int] = ..., lease_ms: _Optional[int] = ..., deadline_ms: _Optional[int] = ..., deadline_ms_max: _Optional[int] = ...) -> None: ...
+
 class Welcome(_message.Message):
-    __slots__ = ("protocol", "features", "session", "nonce", "token", "epoch", "daemon", "frame_bytes_max")
+    __slots__ = ("protocol", "features", "session", "nonce", "token", "epoch", "daemon", "frame_bytes_max", "bounds")
     PROTOCOL_FIELD_NUMBER: _ClassVar[int]
     FEATURES_FIELD_NUMBER: _ClassVar[int]
     SESSION_FIELD_NUMBER: _ClassVar[int]
@@ -498,6 +520,7 @@ class Welcome(_message.Message):
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     DAEMON_FIELD_NUMBER: _ClassVar[int]
     FRAME_BYTES_MAX_FIELD_NUMBER: _ClassVar[int]
+    BOUNDS_FIELD_NUMBER: _ClassVar[int]
     protocol: int
     features: int
     session: int
@@ -506,7 +529,22 @@ class Welcome(_message.Message):
     epoch: int
     daemon: str
     frame_bytes_max: int
-    def __init__(self, protocol: _Optional[int] = ..., features: _Optional[int] = ..., session: _Optional[int] = ..., nonce: _Optional[bytes] = ..., token: _Optional[str] = ..., epoch: _Optional[int] = ..., daemon: _Optional[str] = ..., frame_bytes_max: _Optional[int] = ...) -> None: ...
+    bounds: Bounds
+    def __init__(self, protocol: _Optional[int] = ..., features: _Optional[int] = ..., session: _Optional[int] = ..., nonce: _Optional[bytes] = ..., token: _Optional[str] = ..., epoch: _Optional[int] = ..., daemon: _Optional[str] = ..., frame_bytes_max: _Optional[int] = ..., bounds: _Optional[_Union[Bounds, _Mapping]] = ...) -> None: ...
+
+class AttachRequest(_message.Message):
+    __slots__ = ("hello",)
+    HELLO_FIELD_NUMBER: _ClassVar[int]
+    hello: Hello
+    def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ...) -> None: ...
+
+class AttachReply(_message.Message):
+    __slots__ = ("welcome", "notice")
+    WELCOME_FIELD_NUMBER: _ClassVar[int]
+    NOTICE_FIELD_NUMBER: _ClassVar[int]
+    welcome: Welcome
+    notice: Notice
+    def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., notice: _Optional[_Union[Notice, _Mapping]] = ...) -> None: ...
 
 class SlabGiven(_message.Message):
     __slots__ = ("slab", "size", "writable")

@@ -34,6 +34,11 @@ class KvdStub(object):
         Args:
             channel: A grpc.Channel.
         """
+        self.Attach = channel.unary_stream(
+                '/kvd.v1.Kvd/Attach',
+                request_serializer=kvd_dot_v1_dot_kvd__pb2.AttachRequest.SerializeToString,
+                response_deserializer=kvd_dot_v1_dot_kvd__pb2.AttachReply.FromString,
+                _registered_method=True)
         self.RegisterKeyspace = channel.unary_unary(
                 '/kvd.v1.Kvd/RegisterKeyspace',
                 request_serializer=kvd_dot_v1_dot_kvd__pb2.RegisterKeyspaceRequest.SerializeToString,
@@ -88,6 +93,12 @@ class KvdStub(object):
 
 class KvdServicer(object):
     """Missing associated documentation comment in .proto file."""
+
+    def Attach(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
 
     def RegisterKeyspace(self, request, context):
         """Missing associated documentation comment in .proto file."""
@@ -152,6 +163,11 @@ class KvdServicer(object):
 
 def add_KvdServicer_to_server(servicer, server):
     rpc_method_handlers = {
+            'Attach': grpc.unary_stream_rpc_method_handler(
+                    servicer.Attach,
+                    request_deserializer=kvd_dot_v1_dot_kvd__pb2.AttachRequest.FromString,
+                    response_serializer=kvd_dot_v1_dot_kvd__pb2.AttachReply.SerializeToString,
+            ),
             'RegisterKeyspace': grpc.unary_unary_rpc_method_handler(
                     servicer.RegisterKeyspace,
                     request_deserializer=kvd_dot_v1_dot_kvd__pb2.RegisterKeyspaceRequest.FromString,
@@ -212,6 +228,33 @@ def add_KvdServicer_to_server(servicer, server):
  # This class is part of an EXPERIMENTAL API.
 class Kvd(object):
     """Missing associated documentation comment in .proto file."""
+
+    @staticmethod
+    def Attach(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/kvd.v1.Kvd/Attach',
+            kvd_dot_v1_dot_kvd__pb2.AttachRequest.SerializeToString,
+            kvd_dot_v1_dot_kvd__pb2.AttachReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
 
     @staticmethod
     def RegisterKeyspace(request,

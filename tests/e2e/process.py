@@ -9,14 +9,15 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
-from kvd.config import ServeConfig, SsdSettings, TenantSettings
+from kvd.config import ServeConfig, SsdSettings
 from kvd.daemon.loop import Daemon as InProcess
 from kvd.daemon.loop import run as run_loop
 from kvd.daemon.recovery import find_tier
 from kvd.limits import Limits
-from kvd.rpc.server import Server
+from kvd.rpc.server import LOCAL_ONLY, Remote, Server
 
 DEADLINE_S = 30.0
 ROOT = Path(__file__).resolve().parents[2]
@@ -101,34 +102,60 @@ def running(directory: Path, *flags: str, prepare=None) -> Iterator[Daemon]:
         daemon.stop()
 
 
+@dataclass(frozen=True)
+class Here:
+    """A daemon in this process: what belongs to its loop is called on that only."""
+
+    directory: Path
+    tcp: str
+    daemon: InProcess
+    loop: asyncio.AbstractEventLoop
+    stop: asyncio.Event
+
+    def drain(self) -> None:
+        """Have it drain, and wait until that is done."""
+        asyncio.run_coroutine_threadsafe(self.daemon.drain(asyncio.Event()), self.loop).result(
+            DEADLINE_S
+        )
+
+
 @contextlib.contextmanager
 def in_process(
     directory: Path, limits: Limits, dram_bytes: int, ssd: SsdSettings | None = None
 ) -> Iterator[Path]:
     """Yield a tenant's directory, served by a thread of this process with bounds of its own."""
     uids = frozenset({os.geteuid()})
-    config = ServeConfig(directory, (TenantSettings("default"),), dram_bytes, uids, limits, ssd)
-    ready: queue.SimpleQueue = queue.SimpleQueue()
-    thread = threading.Thread(target=lambda: run_loop(_serve_here(config, ready)), daemon=True)
-    thread.start()
-    loop, stop = ready.get(timeout=DEADLINE_S)
-    try:
+    config = ServeConfig(directory, ("default",), dram_bytes, uids, limits, ssd)
+    with served(config):
         yield directory / "default"
+
+
+@contextlib.contextmanager
+def served(config: ServeConfig, remote: Remote = LOCAL_ONLY) -> Iterator[Here]:
+    """Yield a daemon that a thread of this process runs."""
+    ready: queue.SimpleQueue = queue.SimpleQueue()
+    thread = threading.Thread(
+        target=lambda: run_loop(_serve_here(config, remote, ready)), daemon=True
+    )
+    thread.start()
+    here = ready.get(timeout=DEADLINE_S)
+    try:
+        yield here
     finally:
-        loop.call_soon_threadsafe(stop.set)
+        here.loop.call_soon_threadsafe(here.stop.set)
         thread.join(DEADLINE_S)
         assert not thread.is_alive()
 
 
-async def _serve_here(config: ServeConfig, ready: queue.SimpleQueue) -> None:
+async def _serve_here(config: ServeConfig, remote: Remote, ready: queue.SimpleQueue) -> None:
     loop, stop = asyncio.get_running_loop(), asyncio.Event()
     found = find_tier(config.ssd) if config.ssd else None
     daemon = InProcess(config.dram_bytes, config.limits, loop, found=found)
     if found is not None:
         daemon.recover(found)
-    async with Server(config, daemon, loop) as server:
+    async with Server(config, daemon, loop, remote) as server:
         daemon.start()
-        ready.put((loop, stop))
+        ready.put(Here(config.directory, server.tcp_address, daemon, loop, stop))
         await stop.wait()
         server.grace_s = 0
     daemon.close()

@@ -17,7 +17,7 @@ from kvd.limits import PAGE_BYTES
 from kvd.shape import BlockShape
 from kvd.types import Dtype
 from kvd.v1 import kvd_pb2 as pb
-from kvd.wire import CONTROL_PAGE, FRAME_HEAD, PIECE_HEAD, FrameKind
+from kvd.wire import CONTROL_PAGE, FEATURES, FRAME_HEAD, PIECE_HEAD, FrameKind
 
 DEADLINE_S = 20.0
 REPLIES = {
@@ -67,8 +67,12 @@ class Channel:
             raise EOFError
         return pb.ToClient.FromString(data), descriptors
 
-    def hello(self, protocol_min: int = 1, protocol_max: int = 1) -> tuple[pb.Welcome, int]:
-        hello = pb.Hello(protocol_min=protocol_min, protocol_max=protocol_max, client="raw")
+    def hello(
+        self, protocol_min: int = 1, protocol_max: int = 1, features: int = FEATURES
+    ) -> tuple[pb.Welcome, int]:
+        hello = pb.Hello(
+            protocol_min=protocol_min, protocol_max=protocol_max, features=features, client="raw"
+        )
         self.send(pb.ToDaemon(hello=hello))
         message, descriptors = self.receive()
         if message.HasField("refused"):

@@ -7,7 +7,8 @@ import pytest
 from kvd.client.messages import keyspace_message
 from kvd.v1 import kvd_pb2 as pb
 from kvd.v1 import kvd_pb2_grpc as pb_grpc
-from kvd.wire import WHOLE
+from kvd.wire import FEATURES, WHOLE
+from tests.e2e.rawclient import Channel
 from tests.e2e.ssd_node import CHUNKS, KEYSPACE, Node, stored, until
 from tests.e2e.test_daemon_grpc import bearer, refusal
 
@@ -37,16 +38,16 @@ def registered(node, stub) -> int:
     return stub.RegisterKeyspace(request, **bearer(node.client.token)).keyspace
 
 
-def told(node, stub, delivery) -> list[pb.FetchReply]:
+def told(node, stub, delivery, keyspace=0, token="") -> list[pb.FetchReply]:
     """Fetch everything; again while there is no room to read into."""
     request = pb.FetchRequest(
-        keyspace=registered(node, stub), lanes=[pb.Lane()], chain=node.chain(), class_count=3,
-        delivery=delivery,
+        keyspace=keyspace or registered(node, stub), lanes=[pb.Lane()], chain=node.chain(),
+        class_count=3, delivery=delivery,
     )  # fmt: skip
     replies: list[pb.FetchReply] = []
 
     def has_room() -> bool:
-        replies[:] = stub.Fetch(request, **bearer(node.client.token))
+        replies[:] = stub.Fetch(request, **bearer(token or node.client.token))
         return replies[0].promise.reason != pb.NO_ROOM
 
     until(has_room, "there is room to read into")
@@ -65,6 +66,21 @@ def test_a_mapped_fetch_says_what_is_ready(node, stub):
     assert last.done.reason == pb.SHORTFALL_REASON_NONE and last.done.counts == b""
     again = told(node, stub, pb.DELIVERY_MAP)
     assert len(again) == 2 and again[0].promise.ready == b""
+
+
+@pytest.mark.parametrize("features", [0, FEATURES])
+def test_a_client_that_knows_no_ready_is_told_when_all_is_there(node, stub, features):
+    channel = Channel(node.daemon.tenant)
+    welcome, _ = channel.hello(features=features)
+    registration = pb.RegisterKeyspaceRequest(keyspace=keyspace_message(KEYSPACE))
+    keyspace = stub.RegisterKeyspace(registration, **bearer(welcome.token)).keyspace
+    replies = told(node, stub, pb.DELIVERY_MAP, keyspace, welcome.token)
+    if features:
+        assert replies[0].promise.ready != b""
+    else:
+        assert [reply.WhichOneof("event") for reply in replies] == ["promise", "done"]
+        assert replies[0].promise.ready == b"" and replies[1].done == pb.FetchDone()
+    channel.close()
 
 
 def test_bytes_from_disk_are_pieces_as_ever(node, stub):

@@ -11,6 +11,7 @@ from kvd.core.invariants import check
 from kvd.errors import ErrorKind
 from kvd.limits import (
     GIB,
+    KIB,
     MIB,
     READ_PIECE_BYTES_MIN,
     READ_PIECES_MAX,
@@ -19,7 +20,14 @@ from kvd.limits import (
     Limits,
 )
 from kvd.rpc.grpc_call import STATUS
-from kvd.wire import FRAME_HEAD, PIECE_HEAD, FrameKind
+from kvd.rpc.grpc_service import (
+    CALLS_MAX,
+    KEEPALIVE_MS,
+    KEEPALIVE_TIMEOUT_MS,
+    METADATA_BYTES_MAX,
+    PING_INTERVAL_MS_MIN,
+)
+from kvd.wire import FEATURES, FRAME_HEAD, PIECE_HEAD, Feature, FrameKind
 
 ROOT = Path(__file__).parents[2]
 PROTOCOL = (ROOT / "docs/protocol.md").read_text()
@@ -42,6 +50,24 @@ def rows(text: str, header: str) -> list[list[str]]:
 def test_frame_kinds() -> None:
     table = rows(PROTOCOL, "| kind | number | body | from |")
     assert {name: int(number) for name, number, *_ in table} == {k.name: k for k in FrameKind}
+
+
+def test_features() -> None:
+    table = rows(PROTOCOL, "| feature | bit | without it |")
+    assert {name: int(bit) for name, bit, _ in table} == {f.name: f.value for f in Feature}
+    assert sum(Feature) == FEATURES
+
+
+def test_bounds_of_grpc() -> None:
+    section = PROTOCOL.split("## Attach\n", 1)[1].split("\n## ", 1)[0]
+    for words in (
+        f"after {KEEPALIVE_MS // 1000} s of silence",
+        f"after {KEEPALIVE_TIMEOUT_MS // 1000} s without an answer",
+        f"every {PING_INTERVAL_MS_MIN // 1000} s at most",
+        f"metadata at most {METADATA_BYTES_MAX // KIB} KiB",
+        f"a tenant {CALLS_MAX:,}",
+    ):
+        assert words in " ".join(section.split()), words
 
 
 def test_frame_head() -> None:

@@ -1,0 +1,148 @@
+"""Which TCP ports are refused before they open, and what a bucket and an audit log count."""
+
+import asyncio
+import logging
+import socket
+from pathlib import Path
+
+import grpc
+import pytest
+
+from kvd.clock import NS_PER_S
+from kvd.errors import KvdError
+from kvd.rpc.audit import LINES_AT_ONCE, Audit
+from kvd.rpc.bucket import Bucket
+from kvd.rpc.credentials import Credentials, TenantCredentials
+from kvd.rpc.tcp import TcpListen, add_port, check_tcp, tcp_options
+
+NOWHERE = Path("/nonexistent/file")
+
+
+def held(tmp_path, *, token: bool = True, names: tuple[str, ...] = ()) -> Credentials:
+    path = tmp_path / "tokens"
+    path.touch(mode=0o600)
+    path.write_text("t" * 40)
+    return Credentials([TenantCredentials("a", path if token else None, names)], lambda: 0)
+
+
+@pytest.mark.parametrize("listen", ["127.0.0.1:0", "127.8.8.8:9471", "[::1]:9471", "localhost:1"])
+def test_plain_tcp_is_of_this_machine(tmp_path, listen):
+    check_tcp(TcpListen(listen), held(tmp_path))
+
+
+@pytest.mark.parametrize("listen", ["0.0.0.0:9471", "[::]:9471", "10.0.0.1:9471", "node-7:9471"])
+def test_plain_tcp_that_others_reach_is_refused(tmp_path, listen):
+    with pytest.raises(KvdError, match="in the clear; add certificate and key"):
+        check_tcp(TcpListen(listen), held(tmp_path))
+    check_tcp(TcpListen(listen, NOWHERE, NOWHERE), held(tmp_path))
+
+
+@pytest.mark.parametrize(
+    "listen", ["", "9471", "127.0.0.1", "127.0.0.1:", "127.0.0.1:65536", "::1:9471", "a b:1"]
+)
+def test_what_is_no_address_is_refused(tmp_path, listen):
+    with pytest.raises(KvdError, match="allowed is host:port"):
+        check_tcp(TcpListen(listen), held(tmp_path))
+
+
+def test_never_open(tmp_path):
+    local = "127.0.0.1:9471"
+    with pytest.raises(KvdError, match="add token_file to .tenants.NAME., or client_ca"):
+        check_tcp(TcpListen(local), held(tmp_path, token=False))
+    with pytest.raises(KvdError, match="add token_file"):
+        # Names count for nothing where no certificate is asked for.
+        check_tcp(TcpListen(local), held(tmp_path, token=False, names=("n",)))
+    with pytest.raises(KvdError, match="add client_names or token_file"):
+        check_tcp(TcpListen(local, NOWHERE, NOWHERE, NOWHERE), held(tmp_path, token=False))
+    check_tcp(
+        TcpListen(local, NOWHERE, NOWHERE, NOWHERE), held(tmp_path, token=False, names=("n",))
+    )
+
+
+def test_parts_of_tls_are_refused(tmp_path):
+    for tcp in (TcpListen("[::1]:1", NOWHERE), TcpListen("[::1]:1", None, NOWHERE)):
+        with pytest.raises(KvdError, match="one of them is missing"):
+            check_tcp(tcp, held(tmp_path))
+    with pytest.raises(KvdError, match="client_ca needs TLS"):
+        check_tcp(TcpListen("[::1]:1", client_ca=NOWHERE), held(tmp_path))
+
+
+def bind(tcp: TcpListen) -> str:
+    async def bound() -> str:
+        return add_port(grpc.aio.server(options=tcp_options()), tcp)
+
+    return asyncio.run(bound())
+
+
+def test_a_port_that_is_taken_is_said():
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        address = f"127.0.0.1:{other.getsockname()[1]}"
+        with pytest.raises(KvdError, match=f"cannot listen on {address}"):
+            bind(TcpListen(address))
+
+
+def test_files_that_do_not_fit_are_said(tmp_path):
+    certificate, key = tmp_path / "c", tmp_path / "k"
+    with pytest.raises(KvdError, match=f"{certificate}: No such file"):
+        bind(TcpListen("127.0.0.1:0", certificate, key))
+    for path in (certificate, key):
+        path.write_text("nothing\n")
+    key.chmod(0o644)
+    with pytest.raises(KvdError, match="mode 0644"):
+        bind(TcpListen("127.0.0.1:0", certificate, key))
+    key.chmod(0o600)
+    with pytest.raises(KvdError, match=r"certificate .* and key .* do not fit"):
+        bind(TcpListen("127.0.0.1:0", certificate, key))
+
+
+# ---- buckets ----
+
+
+def test_a_bucket_gives_a_second_at_once_and_then_its_rate():
+    bucket = Bucket(5, 5, 0)
+    assert [bucket.take(0) for _ in range(5)] == [0] * 5
+    assert bucket.take(0) == NS_PER_S // 5
+    assert bucket.take(NS_PER_S // 10) == NS_PER_S // 10
+    assert bucket.take(NS_PER_S // 5) == 0
+    assert bucket.take(NS_PER_S // 5) > 0
+    # It never holds more than it is large, however long nobody asks.
+    assert [bucket.take(10**6 * NS_PER_S) > 0 for _ in range(6)] == [False] * 5 + [True]
+
+
+def test_a_bucket_loses_nothing_by_being_asked_often():
+    bucket, taken = Bucket(7, 7, 0), 0
+    for now_ns in range(0, 10 * NS_PER_S, NS_PER_S // 1000):
+        taken += bucket.take(now_ns) == 0
+    assert taken == 7 + 10 * 7 - 1
+
+
+def test_what_was_begun_may_be_ended_below_nothing():
+    bucket = Bucket(3, 3, 0)
+    assert [bucket.take(0) > 0 for _ in range(4)] == [False, False, False, True]
+    assert [bucket.take(0, overdraw=True) > 0 for _ in range(4)] == [False, False, False, True]
+    assert bucket.take(NS_PER_S) > 0, "what was overdrawn is paid first"
+    assert bucket.take(2 * NS_PER_S) == 0
+
+
+def test_a_rate_below_one():
+    bucket = Bucket(0.25, 1, 0)
+    assert bucket.take(0) == 0 and bucket.take(0) == 4 * NS_PER_S
+    assert bucket.take(4 * NS_PER_S) == 0
+
+
+# ---- audit ----
+
+
+def test_an_audit_log_counts_what_it_does_not_say(caplog):
+    now = [0]
+    caplog.set_level(logging.WARNING, "kvd.audit")
+    audit = Audit(lambda: now[0])
+    for _ in range(1000):
+        audit.denied("Attach", "ipv4:192.0.2.1:5", "a token that no tenant has")
+    assert len(caplog.records) == LINES_AT_ONCE
+    now[0] = 5 * NS_PER_S
+    audit.denied("Attach", "ipv4:192.0.2.1:6", "names\nof\x1b[0m lines")
+    last = caplog.records[-1].getMessage()
+    assert last.endswith(f"; {1000 - LINES_AT_ONCE} more since the last such line")
+    assert "names?of?[0m lines" in last and "192.0.2.1:6" in last
+    assert audit.denied_total == 1001
