@@ -1,26 +1,35 @@
-"""What a person can set about a daemon: flags over environment over defaults.
+"""What a daemon is given: settings put together, and judged as a whole.
 
-Refuses a bad value by naming it and what is allowed; decides nothing beyond that.
+Each one is read, refused and ranked in kvd.settings_*; nothing here opens what a setting names.
 """
 
 import os
-import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from kvd.clock import NS_PER_S
-from kvd.errors import ErrorKind, KvdError
-from kvd.limits import GIB, KIB, MIB, Limits
+from kvd.limits import GIB, MIB, PAGE_BYTES, Limits
+from kvd.settings_sources import DEFAULT_FILE, Flags, Said, Settled, settle
+from kvd.settings_values import Address
+from kvd.units import seconds_text, size_text
 
 DRAM_BYTES_DEFAULT_MAX = 4 * GIB  # Nobody should lose more memory to a daemon he did not size.
-UNITS = {"": 1, "B": 1, "KiB": KIB, "MiB": MIB, "GiB": GIB, "TiB": 1 << 40}
 SOCKET_NAMES = ("session.sock", "slabs.sock", "grpc.sock")
 SOCKET_PATH_BYTES_MAX = 107  # Of sockaddr_un, less its closing zero.
-TENANT_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
-TENANTS_MAX = 64
-DRAIN_SECONDS_MAX = 3600
-DATA_DIRECTORIES_MAX = 255
+_IDENTITIES = (".token_file", ".client_names")
+
+
+@dataclass(frozen=True, slots=True)
+class TenantSettings:
+    """A quota of None, and a rate of 0: no bound of its own."""
+
+    name: str
+    dram_quota_bytes: int | None = None
+    ssd_quota_bytes: int | None = None
+    token_file: Path | None = None
+    client_names: tuple[str, ...] = ()
+    requests_per_second: float = 0
+    bytes_per_second: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,64 +45,102 @@ class SsdSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class TcpSettings:
+    """A certificate comes with its key, or neither; a client_ca only with them."""
+
+    host: str
+    port: int
+    certificate: Path | None = None
+    key: Path | None = None
+    client_ca: Path | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class MetricsSettings:
+    """`is_default`: nobody asked for it, so a taken port is no reason to end."""
+
+    host: str
+    port: int
+    is_default: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class LogSettings:
+    level: str = "info"
+    format: str = "auto"
+
+
+@dataclass(frozen=True, slots=True)
 class ServeConfig:
+    """What is off is None, or empty."""
+
     directory: Path
-    tenants: tuple[str, ...]
+    tenants: tuple[TenantSettings, ...]
     dram_bytes: int
     allowed_uids: frozenset[int]
     limits: Limits
     ssd: SsdSettings | None = None
+    tcp: TcpSettings | None = None
+    metrics: MetricsSettings | None = None
+    log: LogSettings = LogSettings()
+    traces_endpoint: str = ""
+
+    @property
+    def tenant_names(self) -> tuple[str, ...]:
+        return tuple(tenant.name for tenant in self.tenants)
 
 
-@dataclass(frozen=True, slots=True)
-class ServeFlags:
-    """What was said on the command line; an empty field was not said."""
-
-    directory: str = ""
-    tenants: tuple[str, ...] = ()
-    dram: str = ""
-    allowed_uids: tuple[str, ...] = ()
-    drain_seconds: str = ""
-    data: tuple[str, ...] = ()
-    ssd: str = ""
-    ssd_daily_writes: str = ""
+def serve_config(
+    flags: Flags, environment: Mapping[str, str], default_file: Path = DEFAULT_FILE
+) -> ServeConfig:
+    """Return the settings of a daemon; raise INVALID for the first one that is not allowed."""
+    return build(complete(settle(flags, environment, default_file), environment))
 
 
-def _refuse(name: str, value: str, allowed: str) -> KvdError:
-    return KvdError(ErrorKind.INVALID, f"{name} is {value!r}; allowed is {allowed}")
+def complete(settled: Settled, environment: Mapping[str, str]) -> Settled:
+    """Return the settings with what this process and its machine make of those left open.
+
+    The budget of the ssd tier stays open: it takes a look at the file systems, at the start.
+    """
+    full = dict(settled)
+
+    def fill(key: str, value: object) -> None:
+        if not full[key].value:
+            full[key] = replace(full[key], value=value)
+
+    fill("directory", _default_place(environment, "XDG_RUNTIME_DIR", "/run"))
+    fill("dram.size", min(memory_bytes() // 4, DRAM_BYTES_DEFAULT_MAX))
+    fill("allow_uids", tuple(sorted({os.geteuid(), 0})))
+    if full["ssd.budget"].value:
+        fill("ssd.data", (_default_place(environment, "XDG_STATE_HOME", "/var/lib"),))
+    return full
 
 
-def parse_size(name: str, text: str) -> int:
-    """Return bytes for text like `10GiB`; raise INVALID naming value and units otherwise."""
-    match = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)\s*([A-Za-z]*)", text.strip())
-    if match is None or match[2] not in UNITS:
-        raise _refuse(name, text, "a number with one of the units " + " ".join(filter(None, UNITS)))
-    return int(float(match[1]) * UNITS[match[2]])
+def build(settled: Settled) -> ServeConfig:
+    """Return the settings of a daemon from complete ones; raise INVALID if two contradict."""
 
+    def value(key: str):  # Of the type that the kind of the setting says.
+        return settled[key].value
 
-def human(size_bytes: int, *, down: bool = False) -> str:
-    """Return a size in the largest unit that leaves it at least 1, rounded up or `down`."""
-    for unit, name in ((GIB, "GiB"), (MIB, "MiB"), (KIB, "KiB")):
-        if size_bytes >= unit:
-            tenths = size_bytes * 10 // unit if down else -(-size_bytes * 10 // unit)
-            return f"{tenths // 10}.{tenths % 10}{name}".replace(".0", "")
-    return f"{size_bytes}B"
-
-
-def _parse_number(name: str, text: str, value_max: int) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = -1.0
-    if not 0 <= value <= value_max:
-        raise _refuse(name, text, f"a number from 0 to {value_max}")
-    return value
-
-
-def _parse_uid(name: str, text: str) -> int:
-    if not re.fullmatch(r"[0-9]{1,10}", text.strip()) or int(text) > 0xFFFFFFFE:
-        raise _refuse(name, text, "a numeric user id from 0 to 4294967294")
-    return int(text)
+    _check_directory(settled["directory"], value("tenants"))
+    _check_dram(settled["dram.size"])
+    listen = value("tcp.listen")
+    ssd = _ssd(settled)
+    tenants = tuple(_tenant(settled, name, ssd) for name in value("tenants"))
+    _check_identities(settled, value("tenants"))
+    _check_tcp(settled, value("tenants"))
+    return ServeConfig(
+        value("directory"),
+        tenants,
+        value("dram.size"),
+        frozenset(value("allow_uids")),
+        _limits(settled),
+        ssd,
+        _tcp(settled, listen) if listen else None,
+        _metrics(settled["metrics.listen"]),
+        LogSettings(value("log.level"), value("log.format")),
+        value("traces.endpoint") or "",
+    )
 
 
 def memory_bytes() -> int:
@@ -106,89 +153,135 @@ def memory_bytes() -> int:
     return min(total, int(text)) if text.isdigit() else total
 
 
-def _default_directory(environment: Mapping[str, str]) -> str:
-    runtime = environment.get("XDG_RUNTIME_DIR", "")
-    return f"{runtime}/kvd" if runtime else "/run/kvd"
+def _default_place(environment: Mapping[str, str], variable: str, otherwise: str) -> Path:
+    return Path(environment.get(variable, "") or otherwise).absolute() / "kvd"
 
 
-def _default_data(environment: Mapping[str, str]) -> str:
-    state = environment.get("XDG_STATE_HOME", "")
-    return f"{state}/kvd" if state else "/var/lib/kvd"
+# ---- settings that go together ----
 
 
-def _ssd_settings(flags: ServeFlags, environment: Mapping[str, str]) -> SsdSettings | None:
+def _ssd(settled: Settled) -> SsdSettings | None:
     """Return what the ssd tier is given; None where neither a place nor a size is named."""
-    said = environment.get
-    data = flags.data or tuple(filter(None, said("KVD_DATA", "").split(":")))
-    size = flags.ssd or said("KVD_SSD", "")
-    daily = flags.ssd_daily_writes or said("KVD_SSD_DAILY_WRITES", "")
-    if not (data or size):
-        if daily:
-            raise _refuse("ssd-daily-writes", daily, "none without --data or --ssd")
-        return None
-    if len(data) > DATA_DIRECTORIES_MAX:
-        raise _refuse("data", str(len(data)), f"1 to {DATA_DIRECTORIES_MAX} directories")
-    directories = tuple(Path(each).absolute() for each in data or (_default_data(environment),))
-    return SsdSettings(
-        directories,
-        _parse_positive("ssd", size) if size else None,
-        _parse_positive("ssd-daily-writes", daily) if daily else 0,
+    data, budget, daily = (settled[f"ssd.{name}"] for name in ("data", "budget", "daily_writes"))
+    if data.value:
+        return SsdSettings(data.value, budget.value, daily.value or 0)  # type: ignore[arg-type]
+    if daily.value:
+        raise daily.refuse("none without ssd.data (--data) or ssd.budget (--ssd)")
+    return None
+
+
+def _tenant(settled: Settled, name: str, ssd: SsdSettings | None) -> TenantSettings:
+    def said(of: str) -> Said:
+        return settled[f"tenants.{name}.{of}"]
+
+    dram, disk = said("dram"), said("ssd")
+    whole = settled["dram.size"].value
+    assert isinstance(whole, int)
+    _check_quota(dram, whole, f"dram.size, which is {size_text(whole)}")
+    if disk.value and ssd is None:
+        raise disk.refuse("none without ssd.data (--data) or ssd.budget (--ssd)")
+    if ssd is not None and ssd.budget_bytes is not None:
+        _check_quota(disk, ssd.budget_bytes, f"ssd.budget, which is {size_text(ssd.budget_bytes)}")
+    return TenantSettings(
+        name,
+        dram.value,  # type: ignore[arg-type]
+        disk.value,  # type: ignore[arg-type]
+        said("token_file").value,  # type: ignore[arg-type]
+        said("client_names").value,  # type: ignore[arg-type]
+        said("requests_per_second").value,  # type: ignore[arg-type]
+        said("bytes_per_second").value or 0,  # type: ignore[arg-type]
     )
 
 
-def _parse_positive(name: str, text: str) -> int:
-    size_bytes = parse_size(name, text)
-    if size_bytes < MIB:
-        raise _refuse(name, text, "1MiB and more")
-    return size_bytes
+def _tcp(settled: Settled, listen: Address) -> TcpSettings:
+    files = (settled[f"tcp.{name}"].value for name in ("certificate", "key", "client_ca"))
+    return TcpSettings(listen.host, listen.port, *files)  # type: ignore[arg-type]
 
 
-def _check_directory(directory: Path, tenants: tuple[str, ...]) -> None:
+def _metrics(said: Said) -> MetricsSettings | None:
+    if said.value is None:
+        return None
+    assert isinstance(said.value, Address)
+    return MetricsSettings(said.value.host, said.value.port, said.source == "default")
+
+
+def _limits(settled: Settled) -> Limits:
+    """Return the bounds, of which only those that somebody named differ from their defaults."""
+    named = {
+        said.setting.field: said.value
+        for said in settled.values()
+        if said.setting.field and said.source != "default"
+    }
+    limits = Limits(**named)  # type: ignore[arg-type]
+    if limits.slab_bytes % PAGE_BYTES:
+        raise settled["limits.slab_bytes"].refuse(f"a multiple of {size_text(PAGE_BYTES)}")
+    if limits.deadline_ns > limits.deadline_ns_max:
+        longest = seconds_text(limits.deadline_ns_max)
+        raise settled["limits.deadline_seconds"].refuse(
+            f"at most limits.deadline_seconds_max, which is {longest}"
+        )
+    return limits
+
+
+# ---- what is refused though each setting for itself is allowed ----
+
+
+def _check_directory(said: Said, tenants: tuple[str, ...]) -> None:
+    directory = said.value
+    assert isinstance(directory, Path)
     longest = max(
         (str(directory / tenant / name) for tenant in tenants for name in SOCKET_NAMES),
         key=lambda path: len(os.fsencode(path)),
     )
     if len(os.fsencode(longest)) > SOCKET_PATH_BYTES_MAX:
-        raise _refuse(
-            "directory",
-            str(directory),
+        raise said.refuse(
             f"one whose sockets have at most {SOCKET_PATH_BYTES_MAX} bytes of path; {longest} "
-            f"has {len(os.fsencode(longest))}",
+            f"has {len(os.fsencode(longest))}"
         )
 
 
-def _check_tenants(tenants: tuple[str, ...]) -> None:
-    for tenant in tenants:
-        if not TENANT_NAME.fullmatch(tenant):
-            raise _refuse("tenant", tenant, "1 to 64 letters, digits, dots, dashes, underscores")
-    if len(set(tenants)) != len(tenants):
-        raise _refuse("tenants", " ".join(tenants), "each name once")
-    if not 1 <= len(tenants) <= TENANTS_MAX:
-        raise _refuse("tenants", str(len(tenants)), f"1 to {TENANTS_MAX} names")
-
-
-def serve_config(flags: ServeFlags, environment: Mapping[str, str]) -> ServeConfig:
-    """Return the settings of a daemon; raise INVALID for the first one that is not allowed."""
-    said = environment.get
-    directory = flags.directory or said("KVD_DIRECTORY", "") or _default_directory(environment)
-    tenants = flags.tenants or tuple(said("KVD_TENANTS", "default").split(","))
-    dram = flags.dram or said("KVD_DRAM", "")
-    uids = flags.allowed_uids or tuple(filter(None, said("KVD_ALLOW_UIDS", "").split(",")))
-    drain = flags.drain_seconds or said("KVD_DRAIN_SECONDS", "")
-
-    _check_tenants(tenants)
-    path = Path(directory).absolute()
-    _check_directory(path, tenants)
-    limits = Limits()
+def _check_dram(said: Said) -> None:
     memory = memory_bytes()
-    dram_bytes = min(memory // 4, DRAM_BYTES_DEFAULT_MAX)
-    if dram:
-        dram_bytes = parse_size("dram", dram)
-        if not MIB <= dram_bytes <= memory:
-            raise _refuse("dram", dram, f"1MiB to the {memory // MIB}MiB of memory there are")
-    if drain:
-        seconds = _parse_number("drain-seconds", drain, DRAIN_SECONDS_MAX)
-        limits = replace(limits, drain_ns=int(seconds * NS_PER_S))
-    allowed = frozenset(_parse_uid("allow-uid", uid) for uid in uids) or {os.geteuid(), 0}
-    ssd = _ssd_settings(flags, environment)
-    return ServeConfig(path, tenants, dram_bytes, frozenset(allowed), limits, ssd)
+    assert isinstance(said.value, int)
+    if said.value > memory:
+        raise said.refuse(f"1MiB to the {memory // MIB}MiB of memory there are")
+
+
+def _check_quota(said: Said, whole_bytes: int, whole: str) -> None:
+    if isinstance(said.value, int) and said.value > whole_bytes:
+        raise said.refuse(f"at most {whole}")
+
+
+def _check_tcp(settled: Settled, tenants: tuple[str, ...]) -> None:
+    certificate, key, client_ca = (
+        settled[f"tcp.{name}"] for name in ("certificate", "key", "client_ca")
+    )
+    if certificate.value and not key.value:
+        raise certificate.refuse("one with its key: set tcp.key too")
+    if key.value and not certificate.value:
+        raise key.refuse("one with its certificate: set tcp.certificate too")
+    if client_ca.value and not certificate.value:
+        raise client_ca.refuse("one beside tcp.certificate and tcp.key: set them too")
+    if settled["tcp.listen"].value and not any(_identities(settled, tenants)):
+        raise settled["tcp.listen"].refuse(
+            "none while no tenant has a token_file or client_names to be known by"
+        )
+
+
+def _check_identities(settled: Settled, tenants: tuple[str, ...]) -> None:
+    """Refuse what would make one client two tenants, or that no client could be known by."""
+    taken: dict[object, str] = {}
+    for name, said, identity in _identities(settled, tenants):
+        if said.key.endswith(".client_names") and not settled["tcp.client_ca"].value:
+            raise said.refuse("none without tcp.client_ca")
+        if identity in taken:
+            raise said.refuse(f"what is not tenant {taken[identity]!r}'s already")
+        taken[identity] = name
+
+
+def _identities(settled: Settled, tenants: tuple[str, ...]) -> Iterator[tuple[str, Said, object]]:
+    """Yield what each tenant's clients are known by over TCP: files of secrets, and names."""
+    for name in tenants:
+        for said in (settled[f"tenants.{name}{of}"] for of in _IDENTITIES):
+            each = said.value if isinstance(said.value, tuple) else (said.value,)
+            yield from ((name, said, identity) for identity in each if identity)

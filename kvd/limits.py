@@ -3,8 +3,6 @@
 import random
 from dataclasses import dataclass, replace
 
-import numpy as np
-
 from kvd.clock import NS_PER_S
 
 KIB = 1 << 10
@@ -87,15 +85,6 @@ class CatalogBounds:
     map_bytes_min: int = 1 * MIB
     reader_check_s: float = 60.0
     close_s: float = 1.0
-
-
-def read_piece_bytes(strip_bytes: int | np.ndarray) -> np.ndarray:
-    """Return i64: the size of the pieces a strip is read in; the last may be shorter.
-
-    `strip_bytes`: whole pages of one strip, or of many.
-    """
-    least = -(-np.asarray(strip_bytes, np.int64) // READ_PIECES_MAX)
-    return np.maximum(READ_PIECE_BYTES_MIN, -(-least // PAGE_BYTES) * PAGE_BYTES)
 
 
 def squeeze(limits: Limits, seed: int) -> Limits:

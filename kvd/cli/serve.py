@@ -13,13 +13,15 @@ import sys
 import threading
 import traceback
 
-from kvd.config import ServeConfig, ServeFlags, human, serve_config
+from kvd.cli.serve_flags import said_flags
+from kvd.config import ServeConfig, serve_config
 from kvd.daemon.loop import Daemon, exit_on_bug
 from kvd.daemon.loop import run as run_loop
 from kvd.daemon.recovery import FoundTier, find_tier
 from kvd.errors import KvdError
 from kvd.limits import GIB
 from kvd.rpc.server import Server
+from kvd.units import human
 
 EXIT_OK = 0
 EXIT_CANNOT_START = 2
@@ -46,23 +48,13 @@ def run(arguments: argparse.Namespace) -> int:
     """Serve until a signal; return the exit code."""
     if not __debug__:
         return _refuse("python -O strips the assertions that kvd relies on; start it without -O")
-    flags = ServeFlags(
-        arguments.directory,
-        tuple(arguments.tenant),
-        arguments.dram,
-        tuple(arguments.allow_uid),
-        arguments.drain_seconds,
-        tuple(arguments.data),
-        arguments.ssd,
-        arguments.ssd_daily_writes,
-    )
     _start_log()
     _tune_process()
     threading.excepthook = lambda failed: exit_on_bug(failed.exc_value)
     # Until the loop listens, a signal ends the process: recovery leaves a disk as a crash would.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     try:
-        config = serve_config(flags, os.environ)
+        config = serve_config(said_flags(arguments), os.environ)
         found = find_tier(config.ssd) if config.ssd else None
         run_loop(_serve(config, found))
     except KvdError as error:
@@ -89,7 +81,7 @@ async def _serve(config: ServeConfig, found: FoundTier | None) -> None:
             daemon.start()
             _say(
                 f"ready on {config.directory}, dram {human(config.dram_bytes)}, "
-                f"tenants {' '.join(config.tenants)}, pid {os.getpid()}"
+                f"tenants {' '.join(config.tenant_names)}, pid {os.getpid()}"
             )
             _notify("READY=1")
             await stop.wait()

@@ -21,7 +21,8 @@ from kvd.core.state import State, move_bytes
 from kvd.core.story import Why
 from kvd.core.transitions import StripState
 from kvd.errors import FaultKind
-from kvd.limits import READ_PIECES_MAX, read_piece_bytes
+from kvd.limits import READ_PIECES_MAX
+from kvd.pieces import read_piece_bytes
 from kvd.types import CLASS_COUNT, Extent
 
 Counts = tuple[int, int, int]

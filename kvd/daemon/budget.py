@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from kvd.catalog.contract import DATA_NAME, map_bytes_of
-from kvd.config import human
 from kvd.disk.directories import CATALOG_NAME
 from kvd.disk.posix import allocated_bytes
 from kvd.disk.recognising import SUPERBLOCK_NAME
@@ -19,6 +18,7 @@ from kvd.errors import ErrorKind, KvdError
 from kvd.format.segment import SEGMENT_MAX
 from kvd.limits import GIB, KIB, MIB, PAGE_BYTES
 from kvd.types import CLASS_COUNT
+from kvd.units import human
 
 SSD_BYTES_DEFAULT_MAX = 16 * GIB  # Nobody should lose more disk to a daemon he did not size.
 _DEFAULT_PARTS = 10  # Of the free space.

@@ -15,7 +15,7 @@ from kvd.arena.pages import pages_note
 from kvd.catalog.contract import Changes, Contents
 from kvd.catalog.environment import remove_catalog
 from kvd.catalog.loading import load_catalog
-from kvd.config import SsdSettings, human
+from kvd.config import SsdSettings
 from kvd.core.disk_events import Recovered
 from kvd.core.state import SsdConfig
 from kvd.daemon.budget import (
@@ -35,6 +35,7 @@ from kvd.disk.recognising import unusable
 from kvd.errors import ErrorKind, Fault, FaultKind, KvdError
 from kvd.format.records import SEGMENT, Meta
 from kvd.format.rows import ROW
+from kvd.units import human
 
 _log = logging.getLogger("kvd.recovery")
 

@@ -88,7 +88,7 @@ class Server:
             lock = DirectoryLock(self._config.directory)
             stack.callback(lock.release)
             stack.push_async_callback(self._close)
-            for tenant in self._config.tenants:
+            for tenant in self._config.tenant_names:
                 await self._open_tenant(tenant)
             if self._tcp is not None:
                 await self._open_tcp(self._tcp)

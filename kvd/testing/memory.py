@@ -9,7 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from kvd.core.effects import WHOLE
-from kvd.limits import PAGE_BYTES, read_piece_bytes
+from kvd.limits import PAGE_BYTES
+from kvd.pieces import read_piece_bytes
 from kvd.types import CLASS_COUNT, Lane, PlaneClass
 
 SECTOR_BYTES = 1024

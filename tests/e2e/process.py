@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from kvd.config import ServeConfig, SsdSettings
+from kvd.config import ServeConfig, SsdSettings, TenantSettings
 from kvd.daemon.loop import Daemon as InProcess
 from kvd.daemon.loop import run as run_loop
 from kvd.daemon.recovery import find_tier
@@ -125,7 +125,7 @@ def in_process(
 ) -> Iterator[Path]:
     """Yield a tenant's directory, served by a thread of this process with bounds of its own."""
     uids = frozenset({os.geteuid()})
-    config = ServeConfig(directory, ("default",), dram_bytes, uids, limits, ssd)
+    config = ServeConfig(directory, (TenantSettings("default"),), dram_bytes, uids, limits, ssd)
     with served(config):
         yield directory / "default"
 

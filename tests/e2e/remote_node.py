@@ -12,7 +12,7 @@ from pathlib import Path
 import grpc
 import pytest
 
-from kvd.config import ServeConfig
+from kvd.config import ServeConfig, TenantSettings
 from kvd.limits import MIB, Limits
 from kvd.rpc.credentials import TenantCredentials
 from kvd.rpc.server import Remote
@@ -85,7 +85,11 @@ def remote_node(directory: Path, limits: Limits | None = None, **tcp) -> Iterato
         TcpListen("127.0.0.1:0", **tcp),
     )
     config = ServeConfig(
-        directory / "run", ("a", "b"), DRAM_BYTES, frozenset({os.geteuid()}), limits or Limits()
+        directory / "run",
+        (TenantSettings("a"), TenantSettings("b")),
+        DRAM_BYTES,
+        frozenset({os.geteuid()}),
+        limits or Limits(),
     )
     with served(config, remote) as here:
         node = Node(here, a_tokens)

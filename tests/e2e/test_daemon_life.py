@@ -94,7 +94,7 @@ def test_a_bad_setting_is_refused_in_one_line(flags, words):
 def test_flags_go_over_the_environment(short_directory):
     environment = {"KVD_DRAM": "nonsense", "KVD_DIRECTORY": str(short_directory / "file")}
     (short_directory / "file").write_text("")
-    assert_one_line(serve(environment=environment), "dram", "nonsense")
+    assert_one_line(serve(environment=environment), "KVD_DRAM", "nonsense")
     done = serve("--dram", "64MiB", environment=environment)
     assert_one_line(done, str(short_directory / "file"), "not a directory")
 

@@ -47,7 +47,8 @@ ROOMS = {
         ("words", "codec", "client", "speculate"),
         ("torch", "cupy", "transformers", "vllm", "sglang", "lmcache"),
     ),
-    "cli": Room(("words", "client", "checking"), ("rich",)),
+    "sizing": Room(("words", "codec", "format", "daemon.budget")),
+    "cli": Room(("words", "client", "checking", "sizing"), ("rich",)),
     "testing": Room(("words", *BELOW_DAEMON, "daemon", "rpc", "observe"), ("pytest", "hypothesis")),
 }
 # One verb of the command line puts together what nothing else may see together.

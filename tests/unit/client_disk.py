@@ -5,7 +5,7 @@ import pytest
 
 from kvd.client import EXACT
 from kvd.format.strip import LENGTH_MASK, parse_table
-from kvd.limits import read_piece_bytes
+from kvd.pieces import read_piece_bytes
 from kvd.v1 import kvd_pb2 as pb
 from kvd.wire import FrameKind
 from tests.unit.client_peer import DEADLINE_S, LARGE, Stage, Strips

@@ -10,8 +10,8 @@ from kvd.limits import (
     PAGE_BYTES,
     READ_PIECE_BYTES_MIN,
     READ_PIECES_MAX,
-    read_piece_bytes,
 )
+from kvd.pieces import read_piece_bytes
 from kvd.v1 import kvd_pb2 as pb
 from kvd.wire import WHOLE
 from tests.unit.client_disk import CHUNKS, LAYERS, asked, disk, done, good, opened, stage
