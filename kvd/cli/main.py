@@ -3,7 +3,7 @@
 import argparse
 import sys
 
-from kvd.cli import check_flags, size_flags
+from kvd.cli import check_flags, doctor_flags, size_flags
 from kvd.cli.serve_flags import SETTINGS_EPILOG, add_settings
 from kvd.cli.version import version
 
@@ -31,6 +31,9 @@ def main(words: list[str] | None = None) -> int:
     checked = verbs.add_parser("check", help="check data directories that no daemon is using")
     check_flags.add_flags(checked)
     size_flags.add_flags(verbs.add_parser("size", help="bytes of a model's KV, and what fits"))
+    doctored = verbs.add_parser("doctor", help="what this host lacks to run `kvd serve` well")
+    add_settings(doctored)
+    doctor_flags.add_flags(doctored)
     arguments = parser.parse_args(words)
     if arguments.verb == "check":
         from kvd.cli import check
@@ -40,6 +43,10 @@ def main(words: list[str] | None = None) -> int:
         from kvd.cli import size
 
         return size.run(arguments)
+    if arguments.verb == "doctor":
+        from kvd.cli import doctor
+
+        return doctor.run(arguments)
     from kvd.cli import serve
 
     return serve.run(arguments)

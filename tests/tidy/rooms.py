@@ -47,8 +47,9 @@ ROOMS = {
         ("words", "codec", "client", "speculate"),
         ("torch", "cupy", "transformers", "vllm", "sglang", "lmcache"),
     ),
+    "doctor": Room(("words", "codec", "arena", "disk", "daemon.budget", "rpc.lock")),
     "sizing": Room(("words", "codec", "format", "daemon.budget")),
-    "cli": Room(("words", "client", "checking", "sizing"), ("rich",)),
+    "cli": Room(("words", "client", "checking", "doctor", "sizing"), ("rich",)),
     "testing": Room(("words", *BELOW_DAEMON, "daemon", "rpc", "observe"), ("pytest", "hypothesis")),
 }
 # One verb of the command line puts together what nothing else may see together.
