@@ -264,7 +264,8 @@ def _check_tcp(settled: Settled, tenants: tuple[str, ...]) -> None:
         raise client_ca.refuse("one beside tcp.certificate and tcp.key: set them too")
     if settled["tcp.listen"].value and not any(_identities(settled, tenants)):
         raise settled["tcp.listen"].refuse(
-            "none while no tenant has a token_file or client_names to be known by"
+            "none while nobody could show who he is: set tenants.NAME.token_file, or tcp.client_ca "
+            "and tenants.NAME.client_names"
         )
 
 

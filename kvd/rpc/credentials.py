@@ -5,20 +5,10 @@ Says who somebody is, never why he is nobody: that goes to the audit log only.
 
 import hmac
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from pathlib import Path
 
+from kvd.config import TenantSettings
 from kvd.errors import ErrorKind, KvdError
 from kvd.rpc.tokens import TOKEN_CHARACTERS_MAX, TokenFile, digest_of
-
-
-@dataclass(frozen=True, slots=True)
-class TenantCredentials:
-    """How clients of a tenant show that they are; without either, nobody attaches."""
-
-    name: str
-    token_file: Path | None = None
-    client_names: tuple[str, ...] = ()
 
 
 class Denied(Exception):
@@ -32,7 +22,7 @@ class Denied(Exception):
 class Credentials:
     """Of all tenants of a daemon. Raises KvdError for files and names that cannot be used."""
 
-    def __init__(self, tenants: Sequence[TenantCredentials], now_ns: Callable[[], int]) -> None:
+    def __init__(self, tenants: Sequence[TenantSettings], now_ns: Callable[[], int]) -> None:
         self._files = {
             tenant.name: TokenFile(tenant.token_file, now_ns)
             for tenant in tenants

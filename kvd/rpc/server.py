@@ -9,41 +9,29 @@ import os
 import socket
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
 import grpc
 
-from kvd.config import SOCKET_NAMES, ServeConfig
+from kvd.config import SOCKET_NAMES, ServeConfig, TcpSettings
 from kvd.daemon.inbox import Inbox
 from kvd.errors import ErrorKind, KvdError
 from kvd.rpc.audit import Audit
-from kvd.rpc.credentials import Credentials, TenantCredentials
+from kvd.rpc.credentials import Credentials
 from kvd.rpc.entrance import Entrance, TcpEntrance, TenantEntrance
 from kvd.rpc.grpc_service import GrpcDoor, server_options
 from kvd.rpc.handshake import Door
 from kvd.rpc.listener import accept_forever, listen, remove_socket
 from kvd.rpc.lock import DirectoryLock
 from kvd.rpc.sessions import Sessions
-from kvd.rpc.tcp import TcpListen, add_port, check_tcp, tcp_options
+from kvd.rpc.tcp import add_port, check_tcp, tcp_options
 
 GRACE_SECONDS = 1.0  # At the end, for what was written to reach clients that read.
 
 Listening = tuple[socket.socket, Path, Callable[[socket.socket], Awaitable[None]]]
 
 _log = logging.getLogger("kvd.server")
-
-
-@dataclass(frozen=True, slots=True)
-class Remote:
-    """What is open to those who cannot come by the session's sockets."""
-
-    tenants: tuple[TenantCredentials, ...] = ()
-    tcp: TcpListen | None = None
-
-
-LOCAL_ONLY = Remote()
 
 
 def contain(end: Callable[[], None], action: Callable[..., None], *arguments: object) -> None:
@@ -58,19 +46,13 @@ def contain(end: Callable[[], None], action: Callable[..., None], *arguments: ob
 class Server:
     """All doors of all tenants. Entered once; leaving it closes every session."""
 
-    def __init__(
-        self,
-        config: ServeConfig,
-        inbox: Inbox,
-        loop: asyncio.AbstractEventLoop,
-        remote: Remote = LOCAL_ONLY,
-    ) -> None:
+    def __init__(self, config: ServeConfig, inbox: Inbox, loop: asyncio.AbstractEventLoop) -> None:
         """Raise KvdError for credentials or a port that would be open to the wrong ones."""
         self._config, self._loop = config, loop
-        self._credentials = Credentials(remote.tenants, inbox.now_ns)
-        self._tcp, self.tcp_address = remote.tcp, ""
-        if remote.tcp is not None:
-            check_tcp(remote.tcp, self._credentials)
+        self._credentials = Credentials(config.tenants, inbox.now_ns)
+        self.tcp_address = ""
+        if config.tcp is not None:
+            check_tcp(config.tcp, self._credentials)
         self._audit = Audit(inbox.now_ns)
         self._sessions = Sessions(inbox, loop)
         self._listening: list[Listening] = []
@@ -90,8 +72,8 @@ class Server:
             stack.push_async_callback(self._close)
             for tenant in self._config.tenant_names:
                 await self._open_tenant(tenant)
-            if self._tcp is not None:
-                await self._open_tcp(self._tcp)
+            if self._config.tcp is not None:
+                await self._open_tcp(self._config.tcp)
             # Last, as a task group wraps whatever is raised inside it.
             tasks = await stack.enter_async_context(asyncio.TaskGroup())
             self._accepting = [tasks.create_task(accept_forever(*one)) for one in self._listening]
@@ -137,7 +119,7 @@ class Server:
         )
         os.chmod(grpc_path, mode)
 
-    async def _open_tcp(self, tcp: TcpListen) -> None:
+    async def _open_tcp(self, tcp: TcpSettings) -> None:
         def bind(server: grpc.aio.Server) -> None:
             self.tcp_address = add_port(server, tcp)
 

@@ -7,67 +7,48 @@ that another machine can reach, as a token would travel in the clear.
 import ipaddress
 import logging
 import os
-import re
 import ssl
-from dataclasses import dataclass
-from pathlib import Path
+from dataclasses import replace
 
 import grpc
 
+from kvd.config import TcpSettings
 from kvd.errors import ErrorKind, KvdError
 from kvd.rpc.credentials import Credentials
 from kvd.rpc.tokens import check_private
+from kvd.settings_values import Address
 
 CONNECTIONS_MAX = 512
 INT_MAX = (1 << 31) - 1
-_LISTEN = re.compile(r"(?:\[([0-9A-Fa-f:.%a-z]+)\]|([^\s:\[\]]+)):([0-9]{1,5})")
 
 _log = logging.getLogger("kvd.tcp")
-
-
-@dataclass(frozen=True, slots=True)
-class TcpListen:
-    """`listen` is host:port, with port 0 any that is free."""
-
-    listen: str
-    certificate: Path | None = None
-    key: Path | None = None
-    client_ca: Path | None = None
 
 
 def _refuse(what: str) -> KvdError:
     return KvdError(ErrorKind.INVALID, what)
 
 
-def check_tcp(tcp: TcpListen, credentials: Credentials) -> None:
+def check_tcp(tcp: TcpSettings, credentials: Credentials) -> None:
     """Raise INVALID for a port that would be open, or readable on its way, or nobody's."""
-    host = _host_of(tcp.listen)
-    if (tcp.certificate is None) != (tcp.key is None):
-        raise _refuse("[tcp] certificate and key belong together; one of them is missing")
-    if tcp.client_ca is not None and tcp.certificate is None:
-        raise _refuse("[tcp] client_ca needs TLS: add certificate and key")
-    if tcp.certificate is None and not _is_loopback(host):
+    if tcp.certificate is None and not _is_loopback(tcp.host):
         raise _refuse(
-            f"[tcp] listen is {tcp.listen!r} without TLS: a token would travel in the clear; add "
-            "certificate and key, or listen on 127.0.0.1 or [::1]"
+            f"tcp.listen is {address_of(tcp)!r} without TLS: a token would travel in the clear; "
+            "add certificate and key to [tcp], or listen on 127.0.0.1 or [::1]"
         )
     if tcp.client_ca is None and not credentials.has_tokens:
         raise _refuse(
-            f"[tcp] listen is {tcp.listen!r} and nobody could show who he is: add token_file to "
-            "[tenants.NAME], or client_ca to [tcp] and client_names to [tenants.NAME]"
+            f"tcp.listen is {address_of(tcp)!r} and nobody could show who he is: add token_file "
+            "to [tenants.NAME], or client_ca to [tcp] and client_names to [tenants.NAME]"
         )
     if not (credentials.has_tokens or credentials.has_names):
         raise _refuse(
-            "[tcp] client_ca is set and no certificate is anybody's: add client_names or "
-            "token_file to [tenants.NAME]"
+            "tcp.client_ca is set and no certificate is anybody's: add client_names or token_file "
+            "to [tenants.NAME]"
         )
 
 
-def _host_of(listen: str) -> str:
-    match = _LISTEN.fullmatch(listen)
-    if match is None or int(match[3]) > 0xFFFF:
-        raise _refuse(f"[tcp] listen is {listen!r}; allowed is host:port, as 127.0.0.1:9471")
-    return match[1] or match[2]
+def address_of(tcp: TcpSettings) -> str:
+    return str(Address(tcp.host, tcp.port))
 
 
 def _is_loopback(host: str) -> bool:
@@ -79,17 +60,17 @@ def _is_loopback(host: str) -> bool:
         return False
 
 
-def add_port(server: grpc.aio.Server, tcp: TcpListen) -> str:
+def add_port(server: grpc.aio.Server, tcp: TcpSettings) -> str:
     """Bind the port, and return the address; raise KvdError when it cannot be had."""
     try:
         if tcp.certificate is None:
-            port = server.add_insecure_port(tcp.listen)
+            port = server.add_insecure_port(address_of(tcp))
         else:
             certificates = Certificates(tcp)
-            port = server.add_secure_port(tcp.listen, certificates.credentials())
+            port = server.add_secure_port(address_of(tcp), certificates.credentials())
     except RuntimeError as error:
-        raise _refuse(f"[tcp] cannot listen on {tcp.listen}: {error}") from None
-    return f"{tcp.listen.rpartition(':')[0]}:{port}"
+        raise _refuse(f"tcp.listen: cannot listen on {address_of(tcp)}: {error}") from None
+    return address_of(replace(tcp, port=port))
 
 
 def tcp_options() -> list[tuple[str, int]]:
@@ -109,7 +90,7 @@ def tcp_options() -> list[tuple[str, int]]:
 class Certificates:
     """The files of the server's TLS; read again by the next handshake after they changed."""
 
-    def __init__(self, tcp: TcpListen) -> None:
+    def __init__(self, tcp: TcpSettings) -> None:
         """Raise KvdError for files that do not fit together."""
         assert tcp.certificate is not None and tcp.key is not None
         self._certificate, self._key, self._client_ca = tcp.certificate, tcp.key, tcp.client_ca
@@ -150,19 +131,19 @@ class Certificates:
             context.load_cert_chain(self._certificate, self._key, password="")
         except (ssl.SSLError, ValueError) as error:
             raise _refuse(
-                f"[tcp] certificate {self._certificate} and key {self._key}, which may have no "
+                f"tcp.certificate {self._certificate} and tcp.key {self._key}, which may have no "
                 f"password, do not fit: {error}"
             ) from None
         if self._client_ca is not None:
             try:
                 context.load_verify_locations(self._client_ca)
             except ssl.SSLError as error:
-                raise _refuse(f"[tcp] client_ca {self._client_ca} is no PEM: {error}") from None
+                raise _refuse(f"tcp.client_ca {self._client_ca} is no PEM: {error}") from None
 
     def _stamp(self) -> tuple[tuple[int, int, int], ...]:
         paths = [self._certificate, self._key, *filter(None, [self._client_ca])]
         try:
             found = [os.stat(path) for path in paths]
         except OSError as error:
-            raise _refuse(f"[tcp] {error.filename}: {error.strerror}") from None
+            raise _refuse(f"tcp: {error.filename}: {error.strerror}") from None
         return tuple((each.st_ino, each.st_size, each.st_mtime_ns) for each in found)

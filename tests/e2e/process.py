@@ -17,7 +17,7 @@ from kvd.daemon.loop import Daemon as InProcess
 from kvd.daemon.loop import run as run_loop
 from kvd.daemon.recovery import find_tier
 from kvd.limits import Limits
-from kvd.rpc.server import LOCAL_ONLY, Remote, Server
+from kvd.rpc.server import Server
 
 DEADLINE_S = 30.0
 ROOT = Path(__file__).resolve().parents[2]
@@ -131,12 +131,10 @@ def in_process(
 
 
 @contextlib.contextmanager
-def served(config: ServeConfig, remote: Remote = LOCAL_ONLY) -> Iterator[Here]:
+def served(config: ServeConfig) -> Iterator[Here]:
     """Yield a daemon that a thread of this process runs."""
     ready: queue.SimpleQueue = queue.SimpleQueue()
-    thread = threading.Thread(
-        target=lambda: run_loop(_serve_here(config, remote, ready)), daemon=True
-    )
+    thread = threading.Thread(target=lambda: run_loop(_serve_here(config, ready)), daemon=True)
     thread.start()
     here = ready.get(timeout=DEADLINE_S)
     try:
@@ -147,13 +145,13 @@ def served(config: ServeConfig, remote: Remote = LOCAL_ONLY) -> Iterator[Here]:
         assert not thread.is_alive()
 
 
-async def _serve_here(config: ServeConfig, remote: Remote, ready: queue.SimpleQueue) -> None:
+async def _serve_here(config: ServeConfig, ready: queue.SimpleQueue) -> None:
     loop, stop = asyncio.get_running_loop(), asyncio.Event()
     found = find_tier(config.ssd) if config.ssd else None
     daemon = InProcess(config.dram_bytes, config.limits, loop, found=found)
     if found is not None:
         daemon.recover(found)
-    async with Server(config, daemon, loop, remote) as server:
+    async with Server(config, daemon, loop) as server:
         daemon.start()
         ready.put(Here(config.directory, server.tcp_address, daemon, loop, stop))
         await stop.wait()

@@ -12,11 +12,8 @@ from pathlib import Path
 import grpc
 import pytest
 
-from kvd.config import ServeConfig, TenantSettings
+from kvd.config import ServeConfig, TcpSettings, TenantSettings
 from kvd.limits import MIB, Limits
-from kvd.rpc.credentials import TenantCredentials
-from kvd.rpc.server import Remote
-from kvd.rpc.tcp import TcpListen
 from kvd.v1 import kvd_pb2 as pb
 from kvd.v1 import kvd_pb2_grpc as pb_grpc
 from kvd.wire import FEATURES
@@ -75,23 +72,24 @@ class Node:
 
 @contextlib.contextmanager
 def remote_node(directory: Path, limits: Limits | None = None, **tcp) -> Iterator[Node]:
-    """Yield a daemon of the tenants a and b; `tcp` is of TcpListen, beyond where it listens."""
+    """Yield a daemon of the tenants a and b; `tcp` is of TcpSettings, beyond where it listens."""
     a_tokens = write_tokens(directory / "a.tokens", A_TOKEN)
-    remote = Remote(
-        (
-            TenantCredentials("a", a_tokens, ("client-a",)),
-            TenantCredentials("b", write_tokens(directory / "b.tokens", B_TOKEN), ("client-b",)),
-        ),
-        TcpListen("127.0.0.1:0", **tcp),
-    )
     config = ServeConfig(
         directory / "run",
-        (TenantSettings("a"), TenantSettings("b")),
+        (
+            TenantSettings("a", token_file=a_tokens, client_names=("client-a",)),
+            TenantSettings(
+                "b",
+                token_file=write_tokens(directory / "b.tokens", B_TOKEN),
+                client_names=("client-b",),
+            ),
+        ),
         DRAM_BYTES,
         frozenset({os.geteuid()}),
         limits or Limits(),
+        tcp=TcpSettings("127.0.0.1", 0, **tcp),
     )
-    with served(config, remote) as here:
+    with served(config) as here:
         node = Node(here, a_tokens)
         yield node
         for client in node.clients.values():

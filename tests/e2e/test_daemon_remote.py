@@ -1,10 +1,12 @@
 """Sessions by Attach: what they may do, and that they end with their stream, whatever ends that."""
 
+import re
 import signal
 import socket
 import subprocess
 import sys
 import threading
+from pathlib import Path
 
 import grpc
 import numpy as np
@@ -16,7 +18,7 @@ from kvd.rpc import grpc_service
 from kvd.v1 import kvd_pb2 as pb
 from kvd.v1 import kvd_pb2_grpc as pb_grpc
 from kvd.wire import FEATURES, Feature
-from tests.e2e.process import ROOT
+from tests.e2e.process import ROOT, Daemon
 from tests.e2e.rawclient import chain_of
 from tests.e2e.remote_node import (
     A_TOKEN,
@@ -28,6 +30,7 @@ from tests.e2e.remote_node import (
     refusal,
     remote_node,
     until,
+    write_tokens,
 )
 from tests.e2e.strips import fetch_request
 from tests.e2e.test_daemon_delivery import assert_complete
@@ -269,3 +272,48 @@ def test_a_lost_lease_and_draining_are_told(short_directory):
         assert end.code() == grpc.StatusCode.UNAVAILABLE and "stopped" in end.details()
         error = refusal(lambda: Attached(channel, A_TOKEN))
         assert error.code() == grpc.StatusCode.UNAVAILABLE
+
+
+# ---- as a process, by its configuration ----
+
+
+def configured(directory: Path, text: str) -> Daemon:
+    config = directory / "kvd.toml"
+    config.write_text(text)
+    return Daemon(directory / "run", "--config", str(config), "--dram", "64MiB")
+
+
+def test_a_configured_port_is_open_to_its_tokens(short_directory):
+    tokens = write_tokens(short_directory / "tokens", A_TOKEN)
+    text = f'[tcp]\nlisten = "127.0.0.1:0"\n[tenants.a]\ntoken_file = "{tokens}"\n'
+    daemon = configured(short_directory, text)
+    try:
+        line = daemon.wait_line("gRPC on tcp")
+        with channel_to(re.search(r"127\.0\.0\.1:[0-9]+", line)[0]) as channel:
+            session = Attached(channel, A_TOKEN)
+            assert session.register()
+            daemon.send(signal.SIGTERM)
+            assert session.next().draining
+            assert session.next().code() == grpc.StatusCode.UNAVAILABLE
+        assert daemon.wait() == 0, daemon.lines
+    finally:
+        daemon.stop()
+
+
+@pytest.mark.parametrize(
+    ("text", "remedy"),
+    [
+        ('[tcp]\nlisten = "127.0.0.1:0"\n', "token_file"),
+        ('[tcp]\nlisten = "0.0.0.0:0"\n[tenants.a]\ntoken_file = "TOKENS"\n', "certificate"),
+        ('[tcp]\nlisten = "127.0.0.1:0"\n[tenants.a]\ntoken_file = "/none"\n', "No such file"),
+    ],
+)
+def test_a_port_that_would_be_open_keeps_it_from_starting(short_directory, text, remedy):
+    tokens = write_tokens(short_directory / "tokens", A_TOKEN)
+    daemon = configured(short_directory, text.replace("TOKENS", str(tokens)))
+    try:
+        assert daemon.wait() == 2
+        assert remedy in daemon.wait_line("kvd: "), daemon.lines
+        assert len(daemon.lines) == 1, daemon.lines
+    finally:
+        daemon.stop()

@@ -9,11 +9,12 @@ import grpc
 import pytest
 
 from kvd.clock import NS_PER_S
+from kvd.config import TcpSettings, TenantSettings
 from kvd.errors import KvdError
 from kvd.rpc.audit import LINES_AT_ONCE, Audit
 from kvd.rpc.bucket import Bucket
-from kvd.rpc.credentials import Credentials, TenantCredentials
-from kvd.rpc.tcp import TcpListen, add_port, check_tcp, tcp_options
+from kvd.rpc.credentials import Credentials
+from kvd.rpc.tcp import add_port, check_tcp, tcp_options
 
 NOWHERE = Path("/nonexistent/file")
 
@@ -22,52 +23,40 @@ def held(tmp_path, *, token: bool = True, names: tuple[str, ...] = ()) -> Creden
     path = tmp_path / "tokens"
     path.touch(mode=0o600)
     path.write_text("t" * 40)
-    return Credentials([TenantCredentials("a", path if token else None, names)], lambda: 0)
-
-
-@pytest.mark.parametrize("listen", ["127.0.0.1:0", "127.8.8.8:9471", "[::1]:9471", "localhost:1"])
-def test_plain_tcp_is_of_this_machine(tmp_path, listen):
-    check_tcp(TcpListen(listen), held(tmp_path))
-
-
-@pytest.mark.parametrize("listen", ["0.0.0.0:9471", "[::]:9471", "10.0.0.1:9471", "node-7:9471"])
-def test_plain_tcp_that_others_reach_is_refused(tmp_path, listen):
-    with pytest.raises(KvdError, match="in the clear; add certificate and key"):
-        check_tcp(TcpListen(listen), held(tmp_path))
-    check_tcp(TcpListen(listen, NOWHERE, NOWHERE), held(tmp_path))
-
-
-@pytest.mark.parametrize(
-    "listen", ["", "9471", "127.0.0.1", "127.0.0.1:", "127.0.0.1:65536", "::1:9471", "a b:1"]
-)
-def test_what_is_no_address_is_refused(tmp_path, listen):
-    with pytest.raises(KvdError, match="allowed is host:port"):
-        check_tcp(TcpListen(listen), held(tmp_path))
-
-
-def test_never_open(tmp_path):
-    local = "127.0.0.1:9471"
-    with pytest.raises(KvdError, match="add token_file to .tenants.NAME., or client_ca"):
-        check_tcp(TcpListen(local), held(tmp_path, token=False))
-    with pytest.raises(KvdError, match="add token_file"):
-        # Names count for nothing where no certificate is asked for.
-        check_tcp(TcpListen(local), held(tmp_path, token=False, names=("n",)))
-    with pytest.raises(KvdError, match="add client_names or token_file"):
-        check_tcp(TcpListen(local, NOWHERE, NOWHERE, NOWHERE), held(tmp_path, token=False))
-    check_tcp(
-        TcpListen(local, NOWHERE, NOWHERE, NOWHERE), held(tmp_path, token=False, names=("n",))
+    return Credentials(
+        [TenantSettings("a", token_file=path if token else None, client_names=names)], lambda: 0
     )
 
 
-def test_parts_of_tls_are_refused(tmp_path):
-    for tcp in (TcpListen("[::1]:1", NOWHERE), TcpListen("[::1]:1", None, NOWHERE)):
-        with pytest.raises(KvdError, match="one of them is missing"):
-            check_tcp(tcp, held(tmp_path))
-    with pytest.raises(KvdError, match="client_ca needs TLS"):
-        check_tcp(TcpListen("[::1]:1", client_ca=NOWHERE), held(tmp_path))
+def at(host: str, *files: Path) -> TcpSettings:
+    return TcpSettings(host, 9471, *files)
 
 
-def bind(tcp: TcpListen) -> str:
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.8.8.8", "::1", "localhost"])
+def test_plain_tcp_is_of_this_machine(tmp_path, host):
+    check_tcp(at(host), held(tmp_path))
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "10.0.0.1", "node-7", "localhost.example"])
+def test_plain_tcp_that_others_reach_is_refused(tmp_path, host):
+    with pytest.raises(KvdError, match="in the clear; add certificate and key to"):
+        check_tcp(at(host), held(tmp_path))
+    check_tcp(at(host, NOWHERE, NOWHERE), held(tmp_path))
+
+
+def test_never_open(tmp_path):
+    local = "127.0.0.1"
+    with pytest.raises(KvdError, match="add token_file to .tenants.NAME., or client_ca"):
+        check_tcp(at(local), held(tmp_path, token=False))
+    with pytest.raises(KvdError, match="add token_file"):
+        # Names count for nothing where no certificate is asked for.
+        check_tcp(at(local), held(tmp_path, token=False, names=("n",)))
+    with pytest.raises(KvdError, match="add client_names or token_file"):
+        check_tcp(at(local, NOWHERE, NOWHERE, NOWHERE), held(tmp_path, token=False))
+    check_tcp(at(local, NOWHERE, NOWHERE, NOWHERE), held(tmp_path, token=False, names=("n",)))
+
+
+def bind(tcp: TcpSettings) -> str:
     async def bound() -> str:
         return add_port(grpc.aio.server(options=tcp_options()), tcp)
 
@@ -78,21 +67,21 @@ def test_a_port_that_is_taken_is_said():
     with socket.create_server(("127.0.0.1", 0)) as other:
         address = f"127.0.0.1:{other.getsockname()[1]}"
         with pytest.raises(KvdError, match=f"cannot listen on {address}"):
-            bind(TcpListen(address))
+            bind(TcpSettings("127.0.0.1", other.getsockname()[1]))
 
 
 def test_files_that_do_not_fit_are_said(tmp_path):
     certificate, key = tmp_path / "c", tmp_path / "k"
     with pytest.raises(KvdError, match=f"{certificate}: No such file"):
-        bind(TcpListen("127.0.0.1:0", certificate, key))
+        bind(TcpSettings("127.0.0.1", 0, certificate, key))
     for path in (certificate, key):
         path.write_text("nothing\n")
     key.chmod(0o644)
     with pytest.raises(KvdError, match="mode 0644"):
-        bind(TcpListen("127.0.0.1:0", certificate, key))
+        bind(TcpSettings("127.0.0.1", 0, certificate, key))
     key.chmod(0o600)
-    with pytest.raises(KvdError, match=r"certificate .* and key .* do not fit"):
-        bind(TcpListen("127.0.0.1:0", certificate, key))
+    with pytest.raises(KvdError, match=r"certificate .* and tcp.key .* do not fit"):
+        bind(TcpSettings("127.0.0.1", 0, certificate, key))
 
 
 # ---- buckets ----

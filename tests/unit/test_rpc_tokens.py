@@ -5,8 +5,9 @@ import logging
 import pytest
 
 from kvd.clock import NS_PER_S
+from kvd.config import TenantSettings
 from kvd.errors import KvdError
-from kvd.rpc.credentials import Credentials, Denied, TenantCredentials
+from kvd.rpc.credentials import Credentials, Denied
 from kvd.rpc.tokens import (
     FILE_BYTES_MAX,
     LOOK_EVERY_NS,
@@ -119,7 +120,7 @@ def credentials(tmp_path, now, **tokens: str) -> Credentials:
         path = tmp_path / name
         path.touch(mode=0o600)
         path.write_text(f"{token}\n")
-        tenants.append(TenantCredentials(name, path, (f"client-{name}",)))
+        tenants.append(TenantSettings(name, token_file=path, client_names=(f"client-{name}",)))
     return Credentials(tenants, now)
 
 
@@ -143,7 +144,7 @@ def test_a_token_or_a_name_is_one_tenants(tmp_path, now):
 def test_what_two_tenants_share_is_refused(tmp_path, now):
     with pytest.raises(KvdError, match="tenants a and b have a token in common"):
         credentials(tmp_path, now, a=TOKEN, b=TOKEN)
-    twice = [TenantCredentials(name, None, ("same",)) for name in ("a", "b")]
+    twice = [TenantSettings(name, client_names=("same",)) for name in ("a", "b")]
     with pytest.raises(KvdError, match="'same' is of both tenants a and b"):
         Credentials(twice, now)
 
