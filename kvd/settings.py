@@ -88,7 +88,8 @@ DRAM = (
 SSD = (
     row("ssd.data", Kind.PATHS, "[]",
         "Data directories, one for each drive; they belong together from then on. The ssd tier is "
-        "on when they or a budget are given. Empty: $XDG_STATE_HOME/kvd, else /var/lib/kvd.",
+        "on when they or a budget are given; with a budget alone they are $XDG_STATE_HOME/kvd, "
+        "else /var/lib/kvd.",
         flag="--data", variable="KVD_DATA", most=255),
     row("ssd.budget", Kind.SIZE, '"auto"',
         "Disk space for everything under all data directories. "

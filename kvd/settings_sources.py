@@ -31,17 +31,18 @@ Flags = Mapping[str, str | list[str]]  # By key; `config` is the file. What was 
 
 @dataclass(frozen=True, slots=True)
 class Said:
-    """The value of one setting, who said so, and the name to call it by."""
+    """The value of one setting, and who said so: `source` in a word, `name` as he is called."""
 
     setting: Setting
     key: str
     value: Value
     source: str = "default"  # Or file, environment, flag.
-    where: str = ""  # As `--dram`, `KVD_DRAM`, or `/etc/kvd/kvd.toml: dram.size`.
+    name: str = ""  # The file's path, or that of the variable or the flag.
     raw: object = None
 
     def refuse(self, allowed: str) -> KvdError:
-        return refusal(self.where or self.key, self.raw, allowed)
+        where = _where(self.name, self.key) if self.source == "file" else self.name or self.key
+        return refusal(where, self.raw, allowed)
 
 
 Settled = dict[str, Said]  # By key, those of tenants as `tenants.red.dram`.
@@ -49,27 +50,28 @@ Settled = dict[str, Said]  # By key, those of tenants as `tenants.red.dram`.
 
 def settle(flags: Flags, environment: Mapping[str, str], default_file: Path) -> Settled:
     """Return every setting; raise INVALID for the first that cannot be read or is not known."""
-    settled = {key: _default(setting, key) for key, setting in _plain_rows()}
-    path = _file(flags, environment, default_file)
+    settled = {"tenants": _default(BY_KEY["tenants"], "tenants")}
+    path = chosen_file(flags, environment, default_file)
     of_file = _read_file(path) if path else {}
     for said in (*of_file.values(), *_of_environment(environment, flags), *_of_flags(flags)):
         settled[said.key] = said
-    names = settled["tenants"].value
-    assert isinstance(names, tuple)
-    for name in names:
-        for setting in _OF_SECTION[TENANT_SECTION].values():
-            key = f"tenants.{name}.{setting.name}"
-            settled.setdefault(key, _default(setting, key))
-    kept = tuple(f"tenants.{name}." for name in names)
+    names: tuple[str, ...] = settled["tenants"].value  # type: ignore[assignment]
+    rows = _rows_of_tenants(names)
     return {
-        key: said
-        for key, said in settled.items()
-        if said.setting.section != TENANT_SECTION or key.startswith(kept)
+        key: settled.get(key) or _default(setting, key)
+        for section in _OF_SECTION
+        for key, setting in (rows if section == TENANT_SECTION else _rows(section)).items()
     }
 
 
-def _plain_rows() -> Iterator[tuple[str, Setting]]:
-    return ((key, row) for key, row in BY_KEY.items() if row.section != TENANT_SECTION)
+def _rows(section: str) -> dict[str, Setting]:
+    return {key: setting for key, setting in BY_KEY.items() if setting.section == section}
+
+
+def _rows_of_tenants(names: tuple[str, ...]) -> dict[str, Setting]:
+    """Return a row for each setting of each tenant there is; of others none counts."""
+    settings = _OF_SECTION[TENANT_SECTION].values()
+    return {f"tenants.{name}.{each.name}": each for name in names for each in settings}
 
 
 def _default(setting: Setting, key: str) -> Said:
@@ -97,7 +99,7 @@ def _of_environment(environment: Mapping[str, str], flags: Flags) -> Iterator[Sa
 # ---- the file ----
 
 
-def _file(flags: Flags, environment: Mapping[str, str], default_file: Path) -> Path | None:
+def chosen_file(flags: Flags, environment: Mapping[str, str], default_file: Path) -> Path | None:
     """Return the file to read; the default one only when it is there."""
     named = flags.get("config")
     if named is None:
@@ -124,7 +126,9 @@ def _read_file(path: Path) -> Settled:
         line = data.count(b"\n", 0, error.start) + 1
         raise _wrong(path, f"not UTF-8 (at line {line})") from None
     except tomllib.TOMLDecodeError as error:
-        raise _wrong(path, f"not TOML: {error}") from None
+        line = data.rstrip().count(b"\n") + 1
+        what = str(error).replace("at end of document", f"at line {line}, the end")
+        raise _wrong(path, f"not TOML: {what}") from None
     except RecursionError:
         raise _wrong(path, "not TOML that can be read: too deeply nested") from None
     return {said.key: said for said in _of_document(document, path)}
@@ -151,9 +155,7 @@ def _of_tenants(raw: object, path: Path) -> Iterator[Said]:
         if not TENANT_NAME.fullmatch(name):
             raise refusal(f"{path}: the name of [tenants.NAME]", name, NAME_RULE)
     if tables:
-        where = f"{path}: [tenants.NAME]"
-        names = read_toml(BY_KEY["tenants"], list(tables), where)
-        yield Said(BY_KEY["tenants"], "tenants", names, "file", where, list(tables))
+        yield _of_key(BY_KEY["tenants"], "tenants", list(tables), path)
     for name, raw_table in tables.items():
         section = f"tenants.{name}"
         yield from _of_table(TENANT_SECTION, section, _table(raw_table, section, path), path)
@@ -162,14 +164,21 @@ def _of_tenants(raw: object, path: Path) -> Iterator[Said]:
 def _of_table(section: str, shown: str, table: dict[str, object], path: Path) -> Iterator[Said]:
     rows = _OF_SECTION[section]
     for name, raw in table.items():
+        if name not in rows and section == TENANT_SECTION and isinstance(raw, dict):
+            advice = f'a tenant with a dot in its name is quoted: [tenants."{shown[8:]}.{name}"]'
+            raise _wrong(path, advice)
         if name not in rows:
             raise _unknown(path, f"{shown}.{name}", [f"{shown}.{known}" for known in rows])
         yield _of_key(rows[name], f"{shown}.{name}", raw, path)
 
 
 def _of_key(setting: Setting, key: str, raw: object, path: Path) -> Said:
-    where = f"{path}: {key}"
-    return Said(setting, key, read_toml(setting, raw, where), "file", where, raw)
+    value = read_toml(setting, raw, _where(str(path), key))
+    return Said(setting, key, value, "file", str(path), raw)
+
+
+def _where(path: str, key: str) -> str:
+    return f"{path}: {key}"
 
 
 def _table(raw: object, section: str, path: Path) -> dict[str, object]:

@@ -77,10 +77,21 @@ def allowed(setting: Setting) -> str:
     return nothing + _ALLOWED[setting.kind](setting)
 
 
+def span(setting: Setting) -> str:
+    """Return the least and the most of a number, as it is written; nothing for what is none."""
+    write = {Kind.SIZE: size_text, Kind.SECONDS: seconds_text, Kind.COUNT: str, Kind.RATE: str}
+    if setting.kind not in write:
+        return ""
+    least, most = (write[setting.kind](bound) for bound in (setting.least, setting.most))
+    return f"{least} or more" if setting.most == SIZE_MOST else f"{least} to {most}"
+
+
 def plain(value: Value, setting: Setting) -> object:
     """Return a value as JSON can hold it: sizes in bytes, times in seconds."""
     if setting.kind is Kind.SECONDS and isinstance(value, int):
         return float(seconds_text(value))
+    if value is None and "0" in setting.nothing:
+        return 0
     if isinstance(value, tuple):
         return [str(each) if isinstance(each, Path) else each for each in value]
     return str(value) if isinstance(value, Path | Address) else value
@@ -211,17 +222,14 @@ _READERS: dict[Kind, Callable[..., Value]] = {
 NAME_RULE = "1 to 64 letters, digits, dots, dashes, underscores, a letter or digit first"
 _ALLOWED: dict[Kind, Callable[[Setting], str]] = {
     Kind.SIZE: lambda s: (
-        f"a size of at least {size_text(s.least)}"
-        + (f" and at most {size_text(s.most)}" if s.most < SIZE_MOST else "")
-        + ", with one of the units "
-        + " ".join(filter(None, SIZE_UNITS))
+        f"a size of {span(s)}, with one of the units " + " ".join(filter(None, SIZE_UNITS))
     ),
     Kind.SECONDS: lambda s: (
-        f"a time from {seconds_text(s.least)} to {seconds_text(s.most)} seconds, as a number or "
+        f"a time of {span(s)} seconds, as a number or "
         'as "30s", with one of the units ' + " ".join(filter(None, TIME_UNITS_NS))
     ),
-    Kind.COUNT: lambda s: f"a whole number from {s.least} to {s.most}",
-    Kind.RATE: lambda s: f"a number from {s.least} to {s.most}",
+    Kind.COUNT: lambda s: f"a whole number of {span(s)}",
+    Kind.RATE: lambda s: f"a number of {span(s)}",
     Kind.WORD: lambda s: "one of " + ", ".join(s.words),
     Kind.PATH: lambda s: f"a path{_FROM_ROOT}",
     Kind.PATHS: lambda s: f"a list of {s.least} to {s.most} paths{_FROM_ROOT}, each once",

@@ -3,7 +3,7 @@
 import argparse
 import sys
 
-from kvd.cli import check_flags, doctor_flags, size_flags
+from kvd.cli import check_flags, config_flags, doctor_flags, size_flags
 from kvd.cli.serve_flags import SETTINGS_EPILOG, add_settings
 from kvd.cli.version import version
 
@@ -28,6 +28,8 @@ def main(words: list[str] | None = None) -> int:
     parser.add_argument("--version", action="version", version=f"kvd {version()}")
     verbs = parser.add_subparsers(dest="verb", required=True, metavar="VERB")
     _add_serve(verbs.add_parser("serve", help="run the daemon until SIGTERM"))
+    configured = verbs.add_parser("config", help="show or check what the daemon is given")
+    config_flags.add_flags(configured)
     checked = verbs.add_parser("check", help="check data directories that no daemon is using")
     check_flags.add_flags(checked)
     size_flags.add_flags(verbs.add_parser("size", help="bytes of a model's KV, and what fits"))
@@ -39,6 +41,10 @@ def main(words: list[str] | None = None) -> int:
         from kvd.cli import check
 
         return check.run(arguments)
+    if arguments.verb == "config":
+        from kvd.cli import config
+
+        return config.run(arguments)
     if arguments.verb == "size":
         from kvd.cli import size
 

@@ -5,6 +5,7 @@ import argparse
 from kvd.settings import Kind, Setting
 from kvd.settings_limits import SETTINGS
 from kvd.settings_sources import DEFAULT_FILE, FILE_VARIABLE, Flags
+from kvd.settings_values import span
 
 _REPEATED = (Kind.PATHS, Kind.USERS, Kind.NAMES, Kind.TEXTS)
 SETTINGS_EPILOG = f"""configuration:
@@ -53,5 +54,5 @@ def _metavar(setting: Setting) -> str:
 def _help(setting: Setting) -> str:
     again = " Again for more." if setting.kind in _REPEATED else ""
     default = setting.default.strip('"')
-    shown = f" ({default})" if default not in ("", "[]") else ""
-    return (setting.help + again + shown).replace("%", "%%")
+    shown = "; ".join(each for each in (default, span(setting)) if each not in ("", "[]"))
+    return (setting.help + again + (f" ({shown})" if shown else "")).replace("%", "%%")

@@ -99,6 +99,32 @@ def test_flags_go_over_the_environment(short_directory):
     assert_one_line(done, str(short_directory / "file"), "not a directory")
 
 
+def test_a_file_is_served(short_directory):
+    file = short_directory / "kvd.toml"
+    file.write_text(f'''
+        directory = "{short_directory / "d"}"
+        dram.size = "192MiB"
+        [tenants.red]
+        [tenants.blue]
+    ''')
+    daemon = Daemon(short_directory / "d", "--config", str(file))
+    try:
+        line = daemon.wait_line("ready on")
+        assert "dram 192MiB, tenants red blue" in line
+        for tenant in ("red", "blue"):
+            assert lookup_nothing(RawClient(short_directory / "d" / tenant)) == [0, 0, 0]
+    finally:
+        daemon.stop()
+
+
+def test_a_mistake_in_the_file_is_refused_in_one_line(short_directory):
+    file = short_directory / "kvd.toml"
+    file.write_text('[dram]\nsice = "1GiB"')
+    done = serve("--config", str(file))
+    assert_one_line(done, str(file), "'dram.sice'", "'dram.size'")
+    assert_one_line(serve(environment={"KVD_CONFIG": str(file)}), "'dram.sice'")
+
+
 def test_assertions_cannot_be_switched_off(short_directory):
     done = serve("--directory", str(short_directory), python=("-O",))
     assert_one_line(done, "-O")
