@@ -22,6 +22,7 @@ BUDGET_SECONDS = {
     "simulation": 120,
     "crash": 120,
     "e2e": 120,
+    "packaging": 90,
 }
 FAST = ("tidy", "unit", "property", "conformance", "golden")
 CHOICES = {
