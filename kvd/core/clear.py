@@ -47,6 +47,7 @@ def on_clear(state: State, event: ClearWanted) -> None:
         )  # fmt: skip
     )
     session.requests.add(event.request)
+    state.counts.clears[session.tenant] += 1
 
 
 def advance(state: State) -> list[Effect]:

@@ -186,7 +186,7 @@ def on_committed(state: State, event: Committed) -> None:
     batch, ssd.commit = ssd.commit, None
     assert batch is not None and batch.id == event.batch
     if event.fault is not None:
-        ssd.counts["commits failed"] += 1
+        state.counts.ssd_commit_faults[event.fault.kind] += 1
         _take_back(state, batch)
         if event.fault.kind == FaultKind.NO_SPACE:
             ssd.map_full = event.fault
@@ -200,6 +200,7 @@ def on_committed(state: State, event: Committed) -> None:
         return
     if ssd.catalog_fault is not None or ssd.map_full is not None:
         ssd.catalog_fault, ssd.map_full, ssd.refill = None, None, True
+    state.counts.ssd_commits[()] += 1
     ssd.generation_limit = batch.generation_limit
     for tree_id in batch.journal.trees:
         ssd.keyspaces_known.add(state.index.trees[tree_id].digest)
@@ -213,7 +214,7 @@ def on_committed(state: State, event: Committed) -> None:
         segment = ssd.segments[segment_id]
         ssd.turn(segment, SegmentLife.FREE)
         segment.rows = []
-        ssd.counts["segments cleared"] += 1
+        state.counts.ssd_segments_cleared[()] += 1
 
 
 def _take_back(state: State, batch: CommitBatch) -> None:
@@ -240,7 +241,7 @@ def _take_back(state: State, batch: CommitBatch) -> None:
 
 def _settle_row(state: State, row: int, segments: np.ndarray, pages: np.ndarray) -> None:
     """The strips of the row that were written are durable now."""
-    ssd, index = find_ssd(state), state.index
+    ssd, index, counts = find_ssd(state), state.index, state.counts
     assert index.saving[row] == Saving.WRITING
     for plane_class in np.flatnonzero(index.new_segment[row]).tolist():
         size = int(index.size[row, plane_class])
@@ -248,6 +249,8 @@ def _settle_row(state: State, row: int, segments: np.ndarray, pages: np.ndarray)
         if before:
             ssd.segments[before].live_bytes -= size
         assert index.new_segment[row, plane_class] == segments[plane_class]
+        family = counts.ssd_moved_strips if before else counts.ssd_durable_strips
+        family[plane_class] += 1
         segment = ssd.segments[int(segments[plane_class])]
         segment.live_bytes += size
         segment.writing -= 1
@@ -258,6 +261,7 @@ def _settle_row(state: State, row: int, segments: np.ndarray, pages: np.ndarray)
             index.copies.add(row * CLASS_COUNT + plane_class)
     index.saving[row] = Saving.NONE
     index.place_frontier(row)
+    counts.ssd_durable_chunks[()] += 1
 
 
 def _note_rows(state: State, batch: CommitBatch) -> None:

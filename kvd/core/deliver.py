@@ -15,7 +15,7 @@ from kvd.core.effects import (
     TellReady,
 )
 from kvd.core.events import CancelWanted, DeliveryEnded, DeliveryMoved
-from kvd.core.leases import end, lose, renew, revoke
+from kvd.core.leases import RELEASED, end, lose, renew, revoke
 from kvd.core.state import Pending, Session, State
 from kvd.core.transitions import LeaseState
 from kvd.errors import ErrorKind, FaultKind, KvdError
@@ -58,6 +58,7 @@ def _progress_of(state: State, wish: Pending, *, failed: bool) -> list[Effect]:
     if failed:
         _cut(state, wish)
     if wish.cut and not wish.mapped:
+        _count_cut(state, wish)
         gone = KvdError(ErrorKind.UNAVAILABLE, "a strip that was promised could not be read")
         return [StopDelivery(wish.request), *answer_pending(state, wish.request, gone)]
     ready = ready_of(state, wish.strips, wish.ready)
@@ -72,8 +73,13 @@ def _progress_of(state: State, wish: Pending, *, failed: bool) -> list[Effect]:
         return effects
     done = FetchDone(0)
     if wish.cut:
+        _count_cut(state, wish)
         done = FetchDone(0, wish.counts, Shortfall.READ_FAILED)
     return [*effects, *answer_pending(state, wish.request, done)]
+
+
+def _count_cut(state: State, wish: Pending) -> None:
+    state.counts.fetch_cuts[state.sessions[wish.session].tenant] += 1
 
 
 def _cut(state: State, wish: Pending) -> None:
@@ -113,6 +119,9 @@ def on_delivery_ended(state: State, event: DeliveryEnded) -> list[Effect]:
     """Answer the wish; the lease stays with the reader, or ends if it was lost meanwhile."""
     lease = state.leases[state.delivering.pop(event.request)]
     lease.deliveries -= 1
+    tenant, counts = state.sessions[lease.session].tenant, state.counts
+    counts.deliveries[tenant, "whole" if event.fault is None else "ended_early"] += 1
+    counts.delivered_bytes[tenant] += event.delivered_bytes
     outcome: FetchDone | KvdError = FetchDone(event.delivered_bytes)
     if event.fault is not None:
         kind = ErrorKind.LOST
@@ -121,7 +130,7 @@ def on_delivery_ended(state: State, event: DeliveryEnded) -> list[Effect]:
         outcome = KvdError(kind, event.fault.message)
     effects = answer_pending(state, event.request, outcome)
     if lease.state == LeaseState.LOST and lease.free_at_ns <= state.now_ns and not lease.deliveries:
-        effects += end(state, lease) if lease.released else revoke(state, lease)
+        effects += end(state, lease, RELEASED) if lease.released else revoke(state, lease)
     return effects
 
 

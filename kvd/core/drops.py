@@ -5,6 +5,7 @@ Whatever the catalog may know of it is noted for its next commit.
 
 import numpy as np
 
+from kvd.core.counts import DRAM, REPLACED, SSD
 from kvd.core.index import NO_ROW, Saving
 from kvd.core.state import State, move_bytes
 from kvd.core.story import Note, Why
@@ -27,7 +28,15 @@ def extent_of(state: State, row: int, plane_class: int) -> Extent:
     return Extent(slab, int(index.offset[row, plane_class]), int(index.size[row, plane_class]))
 
 
-def free_copy(state: State, row: int, plane_class: int) -> int:
+def note_gone(state: State, row: int, plane_class: int, tier: str, why: Why | str) -> None:
+    """Count a strip that leaves a tier."""
+    index, counts = state.index, state.counts
+    key = index.trees[index.tree_id[row]].tenant, tier, plane_class, why
+    counts.evicted_strips[key] += 1
+    counts.evicted_bytes[key] += int(index.size[row, plane_class])
+
+
+def free_copy(state: State, row: int, plane_class: int, why: Why = Why.ROOM) -> int:
     """Give up a strip's place in dram and return its slab; the strip is on disk, or going."""
     index = state.index
     assert not index.reads[row, plane_class], "I4: a lease names it"
@@ -37,6 +46,7 @@ def free_copy(state: State, row: int, plane_class: int) -> int:
     index.slab[row, plane_class] = 0
     index.offset[row, plane_class] = 0
     index.copies.discard(row * CLASS_COUNT + plane_class)
+    note_gone(state, row, plane_class, DRAM, why)
     return extent.slab
 
 
@@ -46,9 +56,9 @@ def drop_class(state: State, row: int, plane_class: int, why: Why) -> int:
     note(state, row, why, plane_class)
     assert index.top_class(row) == plane_class
     assert not index.children[row, plane_class] and not index.pins[row, plane_class]  # I4, I6
-    slab = free_copy(state, row, plane_class) if index.slab[row, plane_class] else 0
+    slab = free_copy(state, row, plane_class, why) if index.slab[row, plane_class] else 0
     if index.segment[row, plane_class]:
-        _leave_segment(state, row, plane_class)
+        _leave_segment(state, row, plane_class, why)
     index.present[row, plane_class] = False
     parent = int(index.parent[row])
     if parent != NO_ROW:
@@ -63,13 +73,14 @@ def drop_class(state: State, row: int, plane_class: int, why: Why) -> int:
     return slab
 
 
-def _leave_segment(state: State, row: int, plane_class: int) -> None:
+def _leave_segment(state: State, row: int, plane_class: int, why: Why) -> None:
     index, ssd = state.index, state.ssd
     assert ssd is not None
     segment = ssd.segments[int(index.segment[row, plane_class])]
     segment.live_bytes -= int(index.size[row, plane_class])
     assert segment.live_bytes >= 0, segment.id
     index.segment[row, plane_class] = index.page[row, plane_class] = 0
+    note_gone(state, row, plane_class, SSD, why)
     if index.cataloged[row]:
         ssd.hold(row, segment)
         ssd.journal.changed[row] = int(index.generation[row])
@@ -95,6 +106,7 @@ def hold_segments(state: State, row: int) -> None:
         segment = ssd.segments[int(index.segment[row, plane_class])]
         segment.live_bytes -= int(index.size[row, plane_class])
         ssd.hold(row, segment)
+        note_gone(state, row, plane_class, SSD, REPLACED)
     index.segment[row] = index.page[row] = 0
     ssd.journal.changed.pop(row, None)
 
@@ -102,7 +114,10 @@ def hold_segments(state: State, row: int) -> None:
 def condemn(state: State, row: int, why: Why) -> None:
     """Offer a chunk to nobody, not even after a restart; it stays until it goes or is replaced."""
     note(state, row, why)
-    state.index.condemned[row] = True
+    index = state.index
+    if not index.condemned[row]:
+        index.condemned[row] = True
+        state.counts.condemned_chunks[index.trees[index.tree_id[row]].tenant, why] += 1
     uncatalog(state, row)
 
 

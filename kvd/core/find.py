@@ -5,7 +5,7 @@ Both answer the same question; a fetch also walks the chain and names places.
 
 import numpy as np
 
-from kvd.core import postpone
+from kvd.core import postpone, tallies
 from kvd.core.deliver import ready_of
 from kvd.core.effects import (
     WHOLES,
@@ -22,7 +22,7 @@ from kvd.core.effects import (
 from kvd.core.events import Delivery, FetchWanted, LookupWanted, PrefetchWanted
 from kvd.core.index import NO_ROW, Index, Tree
 from kvd.core.keyspaces import need_request, tree_of
-from kvd.core.leases import end, find_lease, grant
+from kvd.core.leases import TAKEN_OVER, end, find_lease, grant
 from kvd.core.load import Plan, plan
 from kvd.core.slabs import show
 from kvd.core.state import Lease, Pending, Session, State
@@ -144,6 +144,7 @@ def on_lookup(state: State, event: LookupWanted) -> list[Effect]:
         lease = grant(state, session, pins, _size_bound(trees, counts)).id
         _touch(state, trees, event.chain, counts)
     _note_miss(state, event, trees, counts[-1])
+    tallies.on_lookup(state.counts, session.tenant, event, counts)
     return [Answer(event.request, event.session, Found(counts, lease))]
 
 
@@ -194,10 +195,12 @@ def on_fetch(state: State, event: FetchWanted) -> list[Effect]:
             return planned.effects
     over = held if held and not held.deliveries else None
     if not planned.counts[0]:
+        promise = _nothing(planned.reason or reason)
+        tallies.on_fetch(state, session.tenant, event, planned, promise)
         return [
             *planned.effects,
-            *(end(state, over) if over else []),
-            Tell(event.request, event.session, _nothing(planned.reason or reason)),
+            *(end(state, over, TAKEN_OVER) if over else []),
+            Tell(event.request, event.session, promise),
             Answer(event.request, event.session, FetchDone(0)),
         ]
     counts = planned.counts
@@ -211,12 +214,13 @@ def on_fetch(state: State, event: FetchWanted) -> list[Effect]:
         return [*planned.effects, Answer(event.request, event.session, refusal)]
     for lane in rows:
         index.heat[lane] = heats_after(index.heat[lane], state.now_ns)
-    effects = planned.effects + (end(state, over) if over else [])
+    effects = planned.effects + (end(state, over, TAKEN_OVER) if over else [])
     columns = tuple(_columns(index, lane[: counts[0]], counts) for lane in rows)
     promise = Promise(
         lease.id, counts, columns, planned.reason or reason, state.config.limits.lease_ttl_ns,
         ready_of(state, planned.strips),
     )  # fmt: skip
+    tallies.on_fetch(state, session.tenant, event, planned, promise)
     deliver = _deliver_mapped if event.delivery == Delivery.MAP else _deliver_bytes
     return effects + deliver(state, event, lease, promise, planned, trees)
 
@@ -277,6 +281,7 @@ def on_prefetch(state: State, event: PrefetchWanted) -> list[Effect]:
     if counts[0]:
         planned = plan(state, session.tenant, rows, counts)
         _touch(state, trees, event.chain, planned.counts)
+    state.counts.prefetches[session.tenant] += 1
     answer = Answer(event.request, event.session, Found(planned.counts, 0))
     return [*planned.effects, answer]
 

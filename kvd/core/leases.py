@@ -19,6 +19,8 @@ from kvd.errors import ErrorKind, KvdError
 from kvd.types import Extent
 
 _NO_STRIPS = np.zeros(0, np.int64)
+# How leases end.
+RELEASED, REVOKED, TAKEN_OVER = "released", "revoked", "taken_over"
 
 
 def grant(
@@ -58,13 +60,14 @@ def grant(
     for row, plane_class in pins:
         state.index.pins[row, plane_class] += 1
     state.leases[lease.id] = lease
+    state.counts.leases_granted[session.tenant] += 1
     session.leases.add(lease.id)
     session.lease_bytes += size_bytes
     heapq.heappush(state.lease_due, (lease.expires_ns, lease.id))
     return lease
 
 
-def end(state: State, lease: Lease) -> list[Effect]:
+def end(state: State, lease: Lease, how: str) -> list[Effect]:
     """Unpin; the holder reads no more. Also frees replaced strips that waited for this lease."""
     assert lease.deliveries == 0, "the daemon itself still reads under it"
     answers = _end_waiting(state, lease)
@@ -80,6 +83,7 @@ def end(state: State, lease: Lease) -> list[Effect]:
     session.leases.remove(lease.id)
     session.lease_bytes -= lease.size_bytes
     assert session.lease_bytes >= 0
+    state.counts.leases_ended[session.tenant, how] += 1
     return [*answers, *free_limbo(state)]
 
 
@@ -173,7 +177,7 @@ def on_release(state: State, event: ReleaseWanted) -> list[Effect]:
         lease.free_at_ns = state.now_ns
         heapq.heappush(state.lease_due, (state.now_ns, lease.id))
         return [answer]
-    return [*end(state, lease), answer]
+    return [*end(state, lease, RELEASED), answer]
 
 
 def _condemn(state: State, lease: Lease, corrupt: np.ndarray) -> None:
@@ -208,6 +212,7 @@ def on_tick(state: State) -> list[Effect]:
         if due > state.now_ns:
             heapq.heappush(state.lease_due, (due, lease.id))
         elif lease.state == LeaseState.GRANTED:
+            state.counts.leases_lost[state.sessions[lease.session].tenant] += 1
             effects += lose(state, lease)
         elif lease.deliveries:
             heapq.heappush(state.lease_due, (state.now_ns + state.config.limits.tick_ns, lease.id))
@@ -220,4 +225,4 @@ def revoke(state: State, lease: Lease) -> list[Effect]:
     """End a lost lease whose reader said nothing: its counter moves before any reuse."""
     session = state.sessions[lease.session]
     session.revoke_count += 1
-    return [Revoke(session.id, session.revoke_count), *end(state, lease)]
+    return [Revoke(session.id, session.revoke_count), *end(state, lease, REVOKED)]

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from kvd.core.columns import strip_columns
+from kvd.core.counts import add_by_class
 from kvd.core.disk_effects import ReadStrips
 from kvd.core.disk_events import ReadReleased, StripsRead
 from kvd.core.drops import condemn, extent_of
@@ -164,6 +165,8 @@ def on_strips_read(state: State, event: StripsRead) -> list[Effect]:
         effects = _on_faults(state, event, batch)
         good = event.kinds == 0
         strips, bits = strips[good], bits[good]
+    sizes = batch.sizes[event.items[event.kinds == 0]]
+    add_by_class(state.counts.ssd_read_bytes, strips % CLASS_COUNT, sizes)
     np.bitwise_and.at(index.missing.reshape(-1), strips, ~bits)
     if event.busy:
         _on_hung(state, batch.strips[event.items])
@@ -183,7 +186,7 @@ def _on_faults(state: State, event: StripsRead, batch: ReadBatch) -> list[Effect
     state.index.failed.reshape(-1)[batch.strips[event.items[event.kinds != 0]]] = True
     for kind in np.unique(event.kinds[event.kinds != 0]).tolist():
         items = event.items[event.kinds == kind]
-        ssd.counts[f"pieces not read: {FaultKind(kind).name}"] += len(items)
+        state.counts.ssd_read_faults[FaultKind(kind)] += len(items)
         if kind in _WRONG_FOR_GOOD:
             for row in np.unique(batch.strips[items] // CLASS_COUNT).tolist():
                 condemn(state, row, Why.WRONG_ROOT)
@@ -240,6 +243,7 @@ def _settle_good(state: State, strips: np.ndarray) -> None:
     for slab in np.unique(slabs).tolist():
         whole = Extent(slab, 0, int(sizes[slabs == slab].sum(dtype=np.int64)))
         move_bytes(state, whole, StripState.FILLING, StripState.READY)
+    add_by_class(state.counts.ssd_read_strips, strips % CLASS_COUNT)
     on_disk = index.segment.reshape(-1)[strips] != 0
     index.copies.add_all(strips[on_disk])
 

@@ -22,6 +22,8 @@ def waits(state: State, event: FetchWanted, reason: Shortfall) -> bool:
     until_ns = until_ns or min(event.deadline_ns, state.now_ns + state.config.limits.growth_wait_ns)
     if until_ns <= state.now_ns:
         return False
+    tenant = state.sessions[event.session].tenant
+    state.counts.fetches_postponed[tenant] += event.request not in state.postponed
     state.postponed[event.request] = (event, until_ns)
     state.sessions[event.session].requests.add(event.request)
     return True

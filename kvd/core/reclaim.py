@@ -62,7 +62,7 @@ def _begin(state: State) -> list[Effect]:
         ssd.stuck = True
         return []
     ssd.turn(segment, SegmentLife.CLEARING)
-    ssd.counts["segments chosen"] += 1
+    state.counts.ssd_segments_chosen[()] += 1
     rows = _live_rows(state, segment)
     kept = _drop_cold(state, segment, rows)
     if _bytes_of(state, kept, segment) > ssd.config.segment_bytes // 2:
@@ -72,7 +72,6 @@ def _begin(state: State) -> list[Effect]:
     kept = kept[state.index.segment[kept, segment.plane_class] == segment.id]
     strips = kept * CLASS_COUNT + int(segment.plane_class)
     state.index.reads.reshape(-1)[strips] += 1  # In dram until it is written again.
-    ssd.counts["strips written again"] += len(strips)
     ssd.clearing = Clearing(segment.id, strips)
     return _go_on(state, ssd.clearing)
 
@@ -88,7 +87,6 @@ def _unstick(state: State) -> None:
     for row in ssd.held:
         behind = closure_of(state, row, PlaneClass.ANCHOR)
         if behind is not None:
-            ssd.counts["chunks dropped for their places"] += len(behind)
             drop_all(state, behind, PlaneClass.ANCHOR, Why.RECLAIMED)
             return
 

@@ -47,8 +47,8 @@ def on_recovered(state: State, event: Recovered) -> list[Effect]:
         number = int(index.trees[tree_of[row]].rows[rows.keys.chain[row]])
         ssd.journal.changed[number] = int(index.generation[number])
     _count_segments(state)
-    ssd.counts["rows recovered"] = len(kept)
-    ssd.counts["rows left out"] = len(rows.parents) - len(kept)
+    state.counts.ssd_recovered_chunks[()] += len(kept)
+    state.counts.ssd_left_out_chunks[()] += len(rows.parents) - len(kept)
     return []
 
 

@@ -14,6 +14,9 @@ from kvd.core.transitions import StripState
 from kvd.errors import ErrorKind, KvdError
 from kvd.types import CLASS_COUNT, Extent
 
+# How reservations end.
+SEALED, ABORTED, LOST, WITH_SESSION = "sealed", "aborted", "lost", "with_session"
+
 
 def find_reservation(state: State, session: int, reservation_id: int) -> Reservation:
     found = state.reservations.get(reservation_id)
@@ -21,7 +24,7 @@ def find_reservation(state: State, session: int, reservation_id: int) -> Reserva
         raise KvdError(ErrorKind.LOST, f"reservation {reservation_id} is not open")
     if found.lost:
         # Its writer has stopped: it asks to seal. So its extents are safe to reuse.
-        finish(state, found, StripState.FREE)
+        finish(state, found, StripState.FREE, LOST)
         raise KvdError(ErrorKind.LOST, f"reservation {reservation_id} made no progress in its time")
     return found
 
@@ -65,7 +68,7 @@ def open_extents(reservation: Reservation) -> list[Extent]:
     return [reserved_extent(reservation, c, k) for c in chunks for k in range(CLASS_COUNT)]
 
 
-def finish(state: State, reservation: Reservation, target: StripState) -> None:
+def finish(state: State, reservation: Reservation, target: StripState, how: str) -> None:
     """End a reservation; what it did not seal goes to `target`.
 
     No slab is settled: one with open places in it has a writer, and is not given up.
@@ -75,7 +78,10 @@ def finish(state: State, reservation: Reservation, target: StripState) -> None:
     if reservation.pinned != NO_ROW:
         state.index.pins[reservation.pinned] -= 1
     del state.reservations[reservation.id]
-    state.sessions[reservation.session].reservations.discard(reservation.id)
+    session = state.sessions[reservation.session]
+    session.reservations.discard(reservation.id)
+    if not reservation.lost:  # Else it ended, as its writer sees it, when it was lost.
+        state.counts.reservations_ended[session.tenant, how] += 1
 
 
 def _note_open(state: State, reservation: Reservation, why: Why) -> None:
@@ -91,7 +97,7 @@ def on_abort(state: State, event: AbortWanted) -> list[Effect]:
     """Give all of it back: the client says that it writes no more."""
     reservation = find_reservation(state, event.session, event.reservation)
     _note_open(state, reservation, Why.ABORTED)
-    finish(state, reservation, StripState.FREE)
+    finish(state, reservation, StripState.FREE, ABORTED)
     return [Answer(event.request, event.session, Aborted())]
 
 
@@ -103,6 +109,8 @@ def on_tick(state: State) -> list[Effect]:
                 move_bytes(state, extent, StripState.FILLING, StripState.QUARANTINED)
             reservation.lost = True
             _note_open(state, reservation, Why.EXPIRED)
+            tenant = state.sessions[reservation.session].tenant
+            state.counts.reservations_ended[tenant, LOST] += 1
     return []
 
 
@@ -112,7 +120,7 @@ def end_of_session(state: State, session: Session) -> list[Effect]:
         reservation = state.reservations[reservation_id]
         extents = open_extents(reservation)
         _note_open(state, reservation, Why.SESSION_ENDED)
-        finish(state, reservation, StripState.QUARANTINED)
+        finish(state, reservation, StripState.QUARANTINED, WITH_SESSION)
         if extents:
             state.quarantine.setdefault(session.id, []).extend(extents)
     return []

@@ -111,6 +111,16 @@ def _note_refused(state: State, tree: Tree, digest: bytes, reason: NotAdmitted) 
     state.story.note((tree.digest, tree.lane, digest), Note(state.now_ns, why))
 
 
+def _count(state: State, tenant: str, states: np.ndarray, reason: NotAdmitted) -> None:
+    """Count the chunks of an answer: those with places or had, and why others have none."""
+    numbers = np.bincount(states, minlength=ReserveState.NOT_ADMITTED + 1).tolist()
+    counts = state.counts
+    for said in (ReserveState.HAVE, ReserveState.RESERVED, ReserveState.REPLACE):
+        counts.reserved_chunks[tenant, said] += numbers[said]
+    if refused := numbers[ReserveState.NOT_ADMITTED]:
+        counts.not_admitted_chunks[tenant, reason] += refused
+
+
 def on_reserve(state: State, event: ReserveWanted) -> list[Effect]:
     """Answer each chunk, with extents for those to be filled; a full cache refuses the tail.
 
@@ -131,6 +141,7 @@ def on_reserve(state: State, event: ReserveWanted) -> list[Effect]:
     if event.parent and (parent == NO_ROW or not state.index.complete(parent)):
         states = np.full(count, ReserveState.NOT_ADMITTED, np.uint8)
         _note_refused(state, tree, chain[0], NotAdmitted.PREFIX_BROKEN)
+        _count(state, session.tenant, states, NotAdmitted.PREFIX_BROKEN)
         outcome = Reserved(0, 0, states, slabs, offsets, NotAdmitted.PREFIX_BROKEN)
         return [Answer(event.request, event.session, outcome)]
     states, held = _known(state, tree, parent, chain)
@@ -153,6 +164,7 @@ def on_reserve(state: State, event: ReserveWanted) -> list[Effect]:
     if len(refused):
         reason = reason or NotAdmitted.GROWING
         _note_refused(state, tree, chain[int(refused[0])], reason)
+    _count(state, session.tenant, states, reason)
     if not placed and not _waits_for_disk(state, event, tree, states):
         if held != NO_ROW:
             state.index.pins[held] -= 1
@@ -168,6 +180,7 @@ def on_reserve(state: State, event: ReserveWanted) -> list[Effect]:
     )  # fmt: skip
     state.index.adopt(tree)
     state.reservations[reservation.id] = reservation
+    state.counts.reservations_opened[session.tenant] += 1
     session.reservations.add(reservation.id)
     outcome = Reserved(reservation.id, state.generation, states, slabs, offsets, reason)
     return [*effects, Answer(event.request, event.session, outcome)]

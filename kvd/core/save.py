@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from kvd.core.columns import strip_columns
+from kvd.core.counts import Shed, add_by_class
 from kvd.core.disk_effects import WriteStrips
 from kvd.core.disk_events import StripsWritten
 from kvd.core.drops import condemn
@@ -62,7 +63,7 @@ def on_sealed(state: State, rows: list[int]) -> None:
     if ssd is None:
         return
     if ssd.fault is not None:
-        ssd.counts["chunks shed"] += len(rows)
+        state.counts.ssd_shed_chunks[Shed.DEGRADED] += len(rows)
         ssd.refill = True
         return
     enqueue(state, rows)
@@ -193,12 +194,15 @@ def _wanted(state: State, row: int, generation: int) -> list[int]:
                 break
     fresh = [c for c in wanted if not index.segment[row, c]]
     if fresh and _is_spent(ssd):
-        ssd.counts["chunks over the daily bound"] += 1
+        state.counts.ssd_shed_chunks[Shed.DAILY_BOUND] += 1
         ssd.refill = True
         wanted = [c for c in wanted if c not in fresh]
     if not wanted:
         index.saving[row] = Saving.NONE
-        ssd.counts["chunks not saved"] += not index.segment[row, 0]
+        if not fresh and not index.segment[row, 0]:
+            why = Shed.TOO_LARGE if founded else Shed.UNFOUNDED
+            why = Shed.CONDEMNED if index.condemned[row] else why
+            state.counts.ssd_shed_chunks[why] += 1
     return wanted
 
 
@@ -234,7 +238,6 @@ def _send(state: State, made: _Batch) -> WriteStrips:
     ssd.writes[batch.id] = batch
     today = ssd.written[1] if ssd.written[0] == ssd.day else 0
     ssd.written = ssd.day, today + made.size_bytes
-    ssd.counts["bytes written"] += made.size_bytes
     return WriteStrips(batch.id, strip_columns(state, strips, where, begins, sizes))
 
 
@@ -244,9 +247,11 @@ def on_strips_written(state: State, event: StripsWritten) -> None:
     batch.unreported -= len(event.items)
     assert batch.unreported >= 0
     bad = event.kinds != 0
+    _count_written(state, batch, event.items[~bad])
     for item, kind in zip(event.items[bad].tolist(), event.kinds[bad].tolist(), strict=True):
         at = batch.item_rows[item]
         batch.good[at] = False
+        state.counts.ssd_write_faults[FaultKind(kind)] += 1
         if kind == FaultKind.CHECKSUM:
             batch.condemned[at] = True
             continue
@@ -256,6 +261,13 @@ def on_strips_written(state: State, event: StripsWritten) -> None:
     if not batch.unreported:
         del ssd.writes[batch.id]
         _finish(state, batch)
+
+
+def _count_written(state: State, batch: WriteBatch, items: np.ndarray) -> None:
+    classes = batch.item_classes[items]
+    sizes = state.index.size[batch.rows[batch.item_rows[items]], classes]
+    add_by_class(state.counts.ssd_written_strips, classes)
+    add_by_class(state.counts.ssd_written_bytes, classes, sizes)
 
 
 def _finish(state: State, batch: WriteBatch) -> None:
@@ -270,7 +282,6 @@ def _finish(state: State, batch: WriteBatch) -> None:
             continue
         displace(state, row)
         if batch.condemned[at]:
-            ssd.counts["chunks refused by their root"] += 1
             condemn(state, row, Why.WRONG_ROOT)
         else:
             again.append(row)

@@ -6,12 +6,13 @@ A chunk becomes visible only behind a complete parent, so that prefixes have no 
 import numpy as np
 
 from kvd.core import save, waits
-from kvd.core.drops import extent_of, hold_segments
+from kvd.core.counts import DRAM, REPLACED
+from kvd.core.drops import extent_of, hold_segments, note_gone
 from kvd.core.effects import Effect, SealState
 from kvd.core.events import SealWanted
 from kvd.core.index import NO_ROW, Saving
 from kvd.core.leases import supersede
-from kvd.core.reservations import find_reservation, finish, give_back, hold
+from kvd.core.reservations import SEALED, find_reservation, finish, give_back, hold
 from kvd.core.reserve import check_sizes
 from kvd.core.state import Reservation, State, move_bytes
 from kvd.core.story import Note, Why
@@ -21,6 +22,11 @@ from kvd.policy.value import heat_after
 from kvd.types import CLASS_COUNT, Extent
 
 WARM_BITS = 0.1
+_OTHERS = {
+    SealState.COALESCED: "coalesced",
+    SealState.SKIPPED: "skipped",
+    SealState.ORPHANED: "orphaned",
+}
 
 
 def on_seal(state: State, event: SealWanted) -> list[Effect]:
@@ -44,12 +50,14 @@ def on_seal(state: State, event: SealWanted) -> list[Effect]:
                 state.story.note((tree.digest, tree.lane, digest), Note(state.now_ns, Why.ORPHANED))
             give_back(state, reservation, chunk, StripState.FREE)
         states[at : at + count] = verdict
+        if verdict != SealState.SEALED:
+            state.counts.sealed_chunks[reservation.tree.tenant, _OTHERS[verdict]] += 1
         at += count
     waited = np.zeros(0, np.int64)
     if reservation.durable:
         waited = waits.rows_of(state, reservation, event)
     if event.last:
-        finish(state, reservation, StripState.FREE)
+        finish(state, reservation, StripState.FREE, SEALED)
     return [*effects, *waits.answer_sealed(state, event, states, waited)]
 
 
@@ -125,11 +133,14 @@ def _seal_run(
         old = tuple(extent_of(state, known, c) for c in range(CLASS_COUNT) if index.slab[known, c])
         for plane_class in range(CLASS_COUNT):
             index.copies.discard(known * CLASS_COUNT + plane_class)
+            if index.slab[known, plane_class]:
+                note_gone(state, known, plane_class, DRAM, REPLACED)
         hold_segments(state, known)
         index.saving[known] = Saving.NONE
     fresh = ~index.present[rows[0]]
     span = slice(chunk, chunk + count)
     sizes = event.sizes[chunk - event.first : chunk - event.first + count]
+    _count(state, tree.tenant, sizes, "replaced" if known != NO_ROW else "new")
     _fill(state, reservation, span, sizes)
     index.present[rows] = True
     index.slab[rows] = reservation.slabs[span]
@@ -150,6 +161,12 @@ def _seal_run(
     warm_parents(state, int(rows[0]))
     save.on_sealed(state, rows.tolist())
     return supersede(state, tree.tenant, old) if old else []
+
+
+def _count(state: State, tenant: str, sizes: np.ndarray, what: str) -> None:
+    state.counts.sealed_chunks[tenant, what] += len(sizes)
+    for plane_class, size_bytes in enumerate(sizes.sum(axis=0, dtype=np.int64).tolist()):
+        state.counts.sealed_bytes[tenant, plane_class] += size_bytes
 
 
 def warm_parents(state: State, row: int) -> None:

@@ -182,7 +182,7 @@ def on_segment_done(state: State, event: SegmentDone) -> None:
     ssd.turn(segment, SegmentLife.FREE)
     if event.fault.kind == FaultKind.NO_SPACE:
         # No fault of the directory: what is there can still be cleared and written over.
-        ssd.counts["segments refused for space"] += 1
+        state.counts.ssd_segments_refused[()] += 1
         directory = ssd.directories[segment.directory]
         directory.stands_still_until_ns = state.now_ns + NO_SPACE_RETRY_NS
         ssd.segments_max = min(ssd.segments_max, max(in_use(ssd), SEGMENTS_LEAST))
@@ -207,7 +207,7 @@ def on_space_seen(state: State, event: SpaceSeen) -> list[Effect]:
     fits = max(0, in_use(ssd) - ssd.lives[SegmentLife.MAKING] + room)
     wanted = min(ssd.config.segments_max, fits)
     if wanted < ssd.segments_max:
-        ssd.counts["budget shrunk"] += 1
+        state.counts.ssd_budget_shrinks[()] += 1
     ssd.segments_max = wanted
     return remove_surplus(state)
 
@@ -240,7 +240,7 @@ def degrade(state: State, number: int, fault: Fault) -> None:
     ssd = find_ssd(state)
     directory = ssd.directories[number]
     if directory.fault is None:
-        ssd.counts["directories degraded"] += 1
+        state.counts.ssd_degradations[number] += 1
         directory.probe_at_ns = state.now_ns + state.config.limits.probe_ns
     directory.fault = fault
     for segment in list(ssd.segments.values()):
@@ -284,7 +284,7 @@ def on_probed(state: State, event: Probed) -> list[Effect]:
             degrade(state, event.directory, event.fault)
         return []
     if directory.fault is not None:
-        ssd.counts["directories recovered"] += 1
+        state.counts.ssd_recoveries[event.directory] += 1
         directory.fault = None
         ssd.refill = True
     return _judge(state, directory) if directory.suspects else []

@@ -15,6 +15,7 @@ from kvd.core.transitions import SessionState, SlabState
 def on_opened(state: State, event: SessionOpened) -> list[Effect]:
     assert event.session not in state.sessions and event.tenant
     state.sessions[event.session] = Session(event.session, event.tenant)
+    state.counts.sessions_opened[event.tenant] += 1
     if state.ssd is not None:
         own_session(state, event.tenant)
     return [TellDraining(event.session)] if state.draining else []
@@ -25,6 +26,7 @@ def on_ended(state: State, event: SessionEnded) -> list[Effect]:
     if session is None or session.state != SessionState.OPEN:
         return []
     session.become(SessionState.DRAINING)
+    state.counts.sessions_ended[session.tenant] += 1
     session.close_at_ns = state.now_ns + state.config.limits.quarantine_ns
     clear.end_of_session(state, session)
     effects = deliver.end_of_session(state, session) + reservations.end_of_session(state, session)

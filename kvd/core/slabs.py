@@ -50,6 +50,7 @@ def on_slab_touched(state: State, event: SlabTouched) -> list[Effect]:
     assert event.slab == state.touching
     state.slabs[event.slab].become(SlabState.IDLE)
     state.touching = 0
+    state.counts.slabs_made[()] += 1
     return grow(state)
 
 
@@ -59,6 +60,7 @@ def on_slab_failed(state: State, event: SlabFailed) -> list[Effect]:
     state.slabs.pop(event.slab).become(SlabState.GONE)
     state.touching = 0
     state.retry_touch_ns = state.now_ns + TOUCH_RETRY_NS
+    state.counts.slabs_failed[()] += 1
     return []
 
 
@@ -250,6 +252,7 @@ def recall_for(state: State, session: Session) -> tuple[bool, list[Effect]]:
                 owner.slabs_owned.remove(slab.id)
                 return True, []
             slab.become(SlabState.RECALLING)
+            state.counts.slabs_recalled[()] += 1
             slab.recall_until_ns = state.now_ns + state.config.limits.recall_ns
             return False, [RecallSlab(owner.id, slab.id)]
     return False, []

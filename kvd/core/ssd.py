@@ -198,7 +198,6 @@ class Ssd:
     day: int = 0
     written: tuple[int, int] = (0, 0)  # (day, bytes)
     space_at_ns: int = 0
-    counts: Counter = field(default_factory=Counter)  # Of what happened, by name.
 
     @property
     def broken(self) -> Fault | None:

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from kvd.core.counts import Counts
 from kvd.core.effects import WHOLES
 from kvd.core.events import FetchWanted
 from kvd.core.extents import ExtentMap
@@ -192,6 +193,7 @@ class State:
     rng: np.random.Generator
     now_ns: int = 0
     index: Index = field(default_factory=Index)
+    counts: Counts = field(default_factory=Counts)
     slabs: dict[int, Slab] = field(default_factory=dict)
     slabs_max: dict[str, int] = field(default_factory=dict)  # By group, see `shares`.
     sessions: dict[int, Session] = field(default_factory=dict)

@@ -20,6 +20,7 @@ from kvd.core.effects import (
 from kvd.core.events import Event
 from kvd.errors import KvdError
 from kvd.limits import Limits
+from kvd.observe.observer import Observer
 
 Notice = RecallSlab | DropSlab | LeaseLost | TellReady | TellDraining
 
@@ -83,6 +84,7 @@ class Admitted:
 
 class Inbox(Protocol):
     limits: Limits
+    observer: Observer
 
     def now_ns(self) -> int: ...
 

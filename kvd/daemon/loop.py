@@ -27,13 +27,17 @@ from kvd.core.state import CoreConfig, new_state
 from kvd.core.step import step
 from kvd.daemon.crossing import Crossing
 from kvd.daemon.gathering import Gathering
+from kvd.daemon.gauges import read_counts, read_gauges
 from kvd.daemon.hands import Hands
 from kvd.daemon.health import Health
 from kvd.daemon.inbox import Admitted, Link
+from kvd.daemon.lag import LoopLag
 from kvd.daemon.recovery import FoundTier
 from kvd.daemon.ssd import SsdHand
 from kvd.errors import ErrorKind, KvdError
 from kvd.limits import Limits
+from kvd.observe.observer import Observer
+from kvd.observe.samples import Reading
 
 EXIT_BUG = 70  # EX_SOFTWARE: the service manager starts it again.
 IDLE_LOOKS_PER_TICK = 10  # While draining.
@@ -114,6 +118,9 @@ class Daemon:
         self._request = self._session = 0
         self._ticker: asyncio.TimerHandle | None = None
         self._day = 0
+        self._budget_bytes = found.budget.size_bytes if found else 0
+        self._lag = LoopLag(loop, self._clock)
+        self.observer = Observer()  # `kvd serve` knows one who knows names.
 
     # ---- inbox ----
 
@@ -131,8 +138,13 @@ class Daemon:
         self._stepping = True
         with self._border:
             while self._queue:
-                effects = step(self._state, self._queue.popleft(), self._clock.now_ns())
+                event, begin_ns = self._queue.popleft(), self._clock.now_ns()
+                effects = step(self._state, event, begin_ns)
+                decided_ns = self._clock.now_ns()
                 self._hands.carry_out(effects)
+                done_ns = self._clock.now_ns()
+                name = type(event).__name__
+                self.observer.stepped(name, decided_ns - begin_ns, done_ns - decided_ns)
         self._stepping = False
 
     def admit(self, tenant: str, link: Link) -> Admitted:
@@ -149,6 +161,13 @@ class Daemon:
     def is_draining(self) -> bool:
         return self._state.draining
 
+    def read_metrics(self) -> Reading:
+        """Return what the metrics are now, for `observer.expand`."""
+        return {
+            **self.observer.read(), **read_counts(self._state.counts), **read_gauges(self._state),
+            "kvd_ssd_budget_bytes": {(): self._budget_bytes},
+        }  # fmt: skip
+
     # ---- life ----
 
     def recover(self, found: FoundTier) -> None:
@@ -159,13 +178,19 @@ class Daemon:
     def start(self) -> None:
         self.post(Started())
         self._tick()
+        self._lag.start(self.observer.lag)
 
     async def drain(self, hurry: asyncio.Event) -> None:
         """Take no new wishes, wait for those under way within the bound, then close sessions."""
+
+        def is_settled() -> bool:
+            """Return whether nobody waits for anything, and all that was sealed is on disk."""
+            return self._hands.is_idle() and is_saved(self._state)
+
         self.post(DrainStarted())
         deadline_ns = self.now_ns() + self.limits.drain_ns
         look_s = self.limits.tick_ns / NS_PER_S / IDLE_LOOKS_PER_TICK
-        while not (self._is_settled() or hurry.is_set() or self.now_ns() >= deadline_ns):
+        while not (is_settled() or hurry.is_set() or self.now_ns() >= deadline_ns):
             await _wait(hurry, look_s)
         if not is_saved(self._state):
             _log.warning("not all that was sealed is on disk; the next daemon will not find it")
@@ -175,13 +200,10 @@ class Daemon:
         self._crossing.close()
         if self._ticker is not None:
             self._ticker.cancel()
+        self._lag.stop()
         if self._ssd is not None:
             self._ssd.close()
         self._arena.close()
-
-    def _is_settled(self) -> bool:
-        """Return whether nobody waits for anything, and all that was sealed is on disk."""
-        return self._hands.is_idle() and is_saved(self._state)
 
     def _tick(self) -> None:
         if self._ssd is not None:

@@ -83,6 +83,7 @@ class Session:
         self._inbox, self._channel, self._on_ended = inbox, channel, on_ended
         self._secret = secrets.token_urlsafe(SECRET_BYTES)
         self._waiters: dict[int, Waiter] = {}
+        self._asked: dict[int, tuple[str, int]] = {}  # By request: which call, and when.
         self._ended = False
 
     @property
@@ -108,10 +109,11 @@ class Session:
                 "requests_per_session_max",
                 retry_after_ms=100,
             )
-        request = self._inbox.next_request()
-        wish = make_wish(Asker(request, self.id, self._inbox.now_ns(), limits))
+        request, now_ns = self._inbox.next_request(), self._inbox.now_ns()
+        wish = make_wish(Asker(request, self.id, now_ns, limits))
         self.check(wish)
         self._waiters[request] = told_in_parts(wish, waiter, self.features, self._let_go)
+        self._asked[request] = type(wish).__name__, now_ns
         self._inbox.post(wish)
         return request
 
@@ -128,8 +130,10 @@ class Session:
         self.stream.abort()
         waiters, self._waiters = self._waiters, {}
         self._inbox.end(self.id)
-        for waiter in waiters.values():
-            waiter.answer(KvdError(ErrorKind.LOST, "the session ended before the answer"))
+        lost = KvdError(ErrorKind.LOST, "the session ended before the answer")
+        for request, waiter in waiters.items():
+            _note(self._inbox, self._asked.pop(request), lost)
+            waiter.answer(lost)
         self._on_ended(self)
 
     # ---- the daemon's link ----
@@ -155,6 +159,7 @@ class Session:
     def answer(self, request: int, outcome: Outcome) -> None:
         waiter = self._waiters.pop(request, None)
         if waiter is not None:
+            _note(self._inbox, self._asked.pop(request), outcome)
             waiter.answer(outcome)
 
     def promise(self, request: int, promise: Promise) -> None:
@@ -180,6 +185,14 @@ class Session:
         if not self._ended:
             request, nothing = self._inbox.next_request(), np.zeros(0, np.uint32)
             self._inbox.post(ReleaseWanted(request, self.id, lease, nothing))
+
+
+def _note(inbox: Inbox, asked: tuple[str, int], outcome: Outcome) -> None:
+    """Tell how long a wish waited for its final answer, and what that was."""
+    wish, asked_ns = asked
+    said = outcome.kind.name.lower() if isinstance(outcome, KvdError) else "ok"
+    call = wish.removesuffix("Wanted").lower()
+    inbox.observer.answered(call, said, inbox.now_ns() - asked_ns)
 
 
 def _accept(wish: Event) -> None:

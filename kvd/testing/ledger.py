@@ -100,7 +100,7 @@ class Ledger(Judge):
             require(
                 not short or self._is_excused(key), f"I7: {name_of(key)} was durable, and is lost"
             )
-        if commit is not None and state.ssd.counts["segments chosen"]:
+        if commit is not None and state.counts.ssd_segments_chosen:
             dropped = keys_of(commit.dropped)
             rows = {key: row for key, row in catalog.rows.items() if key not in dropped}
             least = self._by_prefix(rows | rows_of(commit.rows))

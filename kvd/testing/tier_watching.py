@@ -7,6 +7,7 @@ import numpy as np
 from kvd.core import disk_effects as asked
 from kvd.core import disk_events as told
 from kvd.core import effects as out
+from kvd.core.counts import Shed
 from kvd.core.effects import WHOLE, WHOLES, Promise, Shortfall
 from kvd.core.events import Delivery, Event, FetchWanted, PrefetchWanted
 from kvd.errors import ErrorKind, KvdError
@@ -17,11 +18,11 @@ if TYPE_CHECKING:
     from kvd.testing.world import World
 
 COUNTED = {
-    "directories degraded": "tier degraded",
-    "directories recovered": "tier recovered",
-    "budget shrunk": "budget shrunk",
-    "chunks over the daily bound": "day budget spent",
-    "segments cleared": "a segment reclaimed",
+    "tier degraded": lambda counts: counts.ssd_degradations.total(),
+    "tier recovered": lambda counts: counts.ssd_recoveries.total(),
+    "budget shrunk": lambda counts: counts.ssd_budget_shrinks.total(),
+    "day budget spent": lambda counts: counts.ssd_shed_chunks[Shed.DAILY_BOUND],
+    "a segment reclaimed": lambda counts: counts.ssd_segments_cleared.total(),
 }
 
 
@@ -81,11 +82,11 @@ class TierWatch:
             self.saw("a strip given up that the canary speaks against")
 
     def _note_counts(self) -> None:
-        counts = self.world.state.ssd.counts
-        for name, situation in COUNTED.items():
-            if counts[name] > self._counts.get(name, 0):
+        for situation, count in COUNTED.items():
+            now = count(self.world.state.counts)
+            if now > self._counts.get(situation, 0):
                 self.saw(situation)
-            self._counts[name] = counts[name]
+            self._counts[situation] = now
 
     def promised(self, wish: Wish, promise: Promise) -> None:
         """Note where the strips of a promise are when it is given."""

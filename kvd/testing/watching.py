@@ -9,6 +9,7 @@ from kvd.core.ssd import SEGMENTS_LEAST
 from kvd.core.transitions import LeaseState, SlabState, StripState
 from kvd.errors import ErrorKind, KvdError
 from kvd.limits import DIGEST_BYTES
+from kvd.testing.counting import Tally
 from kvd.testing.oracles import Wish, check_done, check_found, require
 from kvd.testing.tier_watching import TierWatch
 
@@ -34,7 +35,7 @@ class Watch:
         self._sessions: set[int] = set()
         self._ready_bytes = self._limbo = self._lost = 0
         self._filling = False
-        self._tier = TierWatch(world)
+        self._tier, self._tally = TierWatch(world), Tally(world)
 
     def before(self, event: told.Event) -> None:
         state = self.state
@@ -44,6 +45,7 @@ class Watch:
         self._filling = state.bytes_in(StripState.FILLING) > 0
         self._limbo, self._lost = len(state.limbo), self._count_lost()
         self._tier.before(event)
+        self._tally.before(event)
 
     def _count_lost(self) -> int:
         return sum(reservation.lost for reservation in self.state.reservations.values())
@@ -71,6 +73,7 @@ class Watch:
                 if self._slabs[effect.slab] == SlabState.IDLE:
                     self.saw("a foreign slab made anew")
         self._tier.after(event, effects)
+        self._tally.after(event, effects)
 
     def _after_tick(self, effects: list[out.Effect]) -> None:
         if any(isinstance(effect, out.StopDelivery) for effect in effects):
@@ -100,6 +103,7 @@ class Watch:
 
     def answered(self, wish: Wish, outcome: out.Outcome) -> None:
         self._tier.answered(wish, outcome)
+        self._tally.answered(wish, outcome)
         match outcome:
             case KvdError():
                 self._refused(wish, outcome)
@@ -121,6 +125,7 @@ class Watch:
 
     def promised(self, wish: Wish, promise: out.Promise) -> None:
         self._tier.promised(wish, promise)
+        self._tally.promised(wish, promise)
         counts = promise.counts
         if wish.event.class_count == 3 and counts[2] < counts[0]:
             self.saw("a promise with fewer exact than anchors")

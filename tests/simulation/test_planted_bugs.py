@@ -71,8 +71,8 @@ def process_thought_gone_with_its_session(patch: Patch) -> None:
 
 
 def reuse_without_revoke(patch: Patch) -> None:
-    patch.setattr(leases, "revoke", lambda state, lease: leases.end(state, lease))
-    patch.setattr(deliver, "revoke", lambda state, lease: leases.end(state, lease))
+    patch.setattr(leases, "revoke", lambda state, lease: leases.end(state, lease, "revoked"))
+    patch.setattr(deliver, "revoke", lambda state, lease: leases.end(state, lease, "revoked"))
 
 
 def replaced_strips_freed_at_once(patch: Patch) -> None:

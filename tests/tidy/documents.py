@@ -10,7 +10,7 @@ LIMITS = {
     "README.md": 150,
     "CHANGELOG.md": 500,
     "bench/texts/README.md": 40,
-    "docs/architecture.md": 350,
+    "docs/architecture.md": 400,
     "docs/format.md": 750,
     "docs/glossary.md": 150,
     "docs/operations.md": 500,

@@ -177,7 +177,7 @@ def test_a_full_tier_clears_its_least_valuable_segment() -> None:
         scene.put(session, chain)
         scene.save()
         demote(scene)
-    assert scene.state.ssd.counts["segments cleared"] > 0
+    assert scene.state.counts.ssd_segments_cleared.total() > 0
     assert len(scene.state.ssd.segments) <= 8
     assert scene.counts(session, chains[-1]) == (4, 4, 4)
     assert scene.counts(session, chains[0])[2] == 0
