@@ -54,7 +54,7 @@ class Server:
         if config.tcp is not None:
             check_tcp(config.tcp, self._credentials)
         self._audit = Audit(inbox.now_ns)
-        self._sessions = Sessions(inbox, loop)
+        self._sessions = Sessions(inbox, loop, config.tenants)
         self._listening: list[Listening] = []
         self._grpc: list[GrpcDoor] = []
         self._paths: list[Path] = []

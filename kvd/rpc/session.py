@@ -15,6 +15,8 @@ from kvd.core.effects import DropSlab, LeaseLost, Outcome, Promise, RecallSlab, 
 from kvd.core.events import CancelWanted, Event, ReleaseWanted
 from kvd.daemon.inbox import Inbox, Notice, PieceSink
 from kvd.errors import ErrorKind, KvdError
+from kvd.rpc.rate import RequestRate
+from kvd.rpc.sharing import SharedPace
 from kvd.rpc.waiter import Waiter
 from kvd.rpc.whole import told_in_parts
 from kvd.rpc.wishes import Asker
@@ -79,6 +81,9 @@ class Session:
         self.features = 0  # What the client understands.
         self.way = ""  # That it came by, where calls of another way are not its own.
         self.check: Callable[[Event], None] = _accept  # Raises KvdError for what it cannot have.
+        # Of its tenant, where that has a rate.
+        self.rate: RequestRate | None = None
+        self.pace: SharedPace | None = None
         self.stream: Stream = Unbound()
         self._inbox, self._channel, self._on_ended = inbox, channel, on_ended
         self._secret = secrets.token_urlsafe(SECRET_BYTES)
@@ -112,6 +117,8 @@ class Session:
         request, now_ns = self._inbox.next_request(), self._inbox.now_ns()
         wish = make_wish(Asker(request, self.id, now_ns, limits))
         self.check(wish)
+        if self.rate is not None:
+            self.rate.admit(wish, now_ns)
         self._waiters[request] = told_in_parts(wish, waiter, self.features, self._let_go)
         self._asked[request] = type(wish).__name__, now_ns
         self._inbox.post(wish)
@@ -168,7 +175,8 @@ class Session:
             waiter.promise(promise)
 
     def open_sink(self, request: int, wake: Callable[[], None]) -> PieceSink:
-        return self._waiters[request].open_sink(wake)
+        sink = self._waiters[request].open_sink(wake)
+        return sink if self.pace is None else self.pace.sink(sink, wake)
 
     def is_idle(self) -> bool:
         return not self._waiters and self._channel.is_flushed() and self.stream.is_flushed()

@@ -4,13 +4,17 @@ import asyncio
 import errno
 import os
 import resource
+from collections.abc import Sequence
 
+from kvd.config import TenantSettings
 from kvd.core.events import ProcessGone
 from kvd.daemon.inbox import Admitted, Inbox
 from kvd.errors import ErrorKind, KvdError
 from kvd.rpc.attached import AttachStream, NoSlabs, refuse_slabs
 from kvd.rpc.peers import Peer, ProcessWatch, open_pidfd
+from kvd.rpc.rate import RequestRate
 from kvd.rpc.session import Session
+from kvd.rpc.sharing import SharedPace
 from kvd.rpc.slab_channel import SlabChannel
 
 SESSION_DIGITS_MAX = 20
@@ -28,8 +32,21 @@ def no_session(error: OSError) -> KvdError:
 
 
 class Sessions:
-    def __init__(self, inbox: Inbox, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(
+        self, inbox: Inbox, loop: asyncio.AbstractEventLoop, tenants: Sequence[TenantSettings] = ()
+    ) -> None:
         self.inbox = inbox
+        self._rates = {
+            tenant.name: RequestRate(tenant.name, tenant.requests_per_second, inbox.now_ns())
+            for tenant in tenants
+            if tenant.requests_per_second
+        }
+        behind = inbox.limits.piece_bytes_max
+        self._paces = {
+            tenant.name: SharedPace(tenant.bytes_per_second, inbox.now_ns, loop.call_later, behind)
+            for tenant in tenants
+            if tenant.bytes_per_second
+        }
         self._watch = ProcessWatch(loop, lambda session: self._on_gone(session))
         self._by_id: dict[int, Session] = {}
         self._by_nonce: dict[bytes, Session] = {}
@@ -50,9 +67,9 @@ class Sessions:
         except OSError as error:
             os.close(pidfd)
             raise no_session(error) from None
-        session.id = admitted.session
+        self._begin(session, admitted.session)
         self._watch.add(peer, pidfd, session.id)
-        self._by_id[session.id] = self._by_nonce[session.nonce] = session
+        self._by_nonce[session.nonce] = session
         return session, admitted
 
     def attach(self, tenant: str, stream: AttachStream) -> tuple[Session, int]:
@@ -70,8 +87,7 @@ class Sessions:
         except OSError as error:
             raise no_session(error) from None
         os.close(admitted.page_descriptor)  # A page that nobody can map.
-        session.id = admitted.session
-        self._by_id[session.id] = session
+        self._begin(session, admitted.session)
         return session, admitted.epoch
 
     def bind(self, tenant: str, uid: int, nonce: bytes) -> Session:
@@ -102,6 +118,12 @@ class Sessions:
         if len(self._by_id) >= limit:
             what = f"there are {limit} sessions, the limit sessions_max"
             raise KvdError(ErrorKind.OVERLOADED, what, RETRY_MS)
+
+    def _begin(self, session: Session, number: int) -> None:
+        session.id = number
+        session.rate = self._rates.get(session.tenant)
+        session.pace = self._paces.get(session.tenant)
+        self._by_id[number] = session
 
     def _forget_attached(self, session: Session) -> None:
         """No process holds mappings of it, so nothing has to wait for one's end."""

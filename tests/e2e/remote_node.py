@@ -71,13 +71,18 @@ class Node:
 
 
 @contextlib.contextmanager
-def remote_node(directory: Path, limits: Limits | None = None, **tcp) -> Iterator[Node]:
-    """Yield a daemon of the tenants a and b; `tcp` is of TcpSettings, beyond where it listens."""
+def remote_node(
+    directory: Path, limits: Limits | None = None, rates: dict | None = None, **tcp
+) -> Iterator[Node]:
+    """Yield a daemon of the tenants a and b; `rates` are of a.
+
+    `tcp` is of TcpSettings, beyond where it listens.
+    """
     a_tokens = write_tokens(directory / "a.tokens", A_TOKEN)
     config = ServeConfig(
         directory / "run",
         (
-            TenantSettings("a", token_file=a_tokens, client_names=("client-a",)),
+            TenantSettings("a", token_file=a_tokens, client_names=("client-a",), **(rates or {})),
             TenantSettings(
                 "b",
                 token_file=write_tokens(directory / "b.tokens", B_TOKEN),

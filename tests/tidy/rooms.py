@@ -35,7 +35,7 @@ ROOMS = {
     "checking": Room(("words", "codec", "format", "disk", "catalog")),
     "daemon": Room(("words", *BELOW_DAEMON, "observe"), ("uvloop",)),
     "rpc": Room(
-        ("words", "v1", "observe", "core.events", "core.effects", "daemon.inbox"),
+        ("words", "v1", "observe", "core.events", "core.effects", "daemon.inbox", "daemon.pace"),
         ("grpc", "grpc_health", "grpc_reflection", "google", "uvloop"),
     ),
     "observe": Room(("words",), ("prometheus_client",)),

@@ -1,0 +1,181 @@
+"""Byte deliveries of a tenant share one link, and requests one bucket: on a clock of our own."""
+
+import numpy as np
+import pytest
+
+from kvd.clock import NS_PER_S
+from kvd.core.events import AbortWanted, LookupWanted, ReleaseWanted
+from kvd.daemon.inbox import Place
+from kvd.errors import ErrorKind, KvdError
+from kvd.rpc.rate import RequestRate
+from kvd.rpc.sharing import SharedPace
+from kvd.types import Lane
+
+RATE = 1000  # Bytes in a second.
+PIECE = memoryview(bytes(100))
+PLACE = Place(0, 0, 0, 0)
+
+
+class World:
+    """Time that passes only when it is told to, and the timers that fall due by then."""
+
+    def __init__(self) -> None:
+        self.now_ns = 0
+        self._timers: list = []
+
+    def time(self) -> int:
+        return self.now_ns
+
+    def call_later(self, delay_s: float, action) -> None:
+        assert delay_s >= 0
+        self._timers.append((self.now_ns + round(delay_s * NS_PER_S), action))
+
+    def run(self, seconds: float) -> None:
+        end_ns = self.now_ns + int(seconds * NS_PER_S)
+        while due := [timer for timer in self._timers if timer[0] <= end_ns]:
+            first = min(due, key=lambda timer: timer[0])
+            self._timers.remove(first)
+            self.now_ns = max(self.now_ns, first[0])
+            first[1]()
+        self.now_ns = end_ns
+
+
+class Delivery:
+    """Sends pieces as a delivery does: as many as there is room for, each time it is woken."""
+
+    def __init__(self, pace: SharedPace, log: list, name: str, pieces: int) -> None:
+        self.left, self.room = pieces, True
+        self._log, self._name = log, name
+        self.sink = pace.sink(self, self.pump)
+
+    def has_room(self) -> bool:
+        return self.room
+
+    def send(self, place: Place, data: memoryview) -> None:
+        self._log.append(self._name)
+
+    def pump(self) -> None:
+        while self.left and self.sink.has_room():
+            self.sink.send(PLACE, PIECE)
+            self.left -= 1
+
+
+@pytest.fixture
+def world():
+    return World()
+
+
+@pytest.fixture
+def pace(world):
+    return SharedPace(RATE, world.time, world.call_later, 100)
+
+
+def test_one_delivery_goes_at_the_rate(world, pace):
+    log: list = []
+    Delivery(pace, log, "a", 100).pump()
+    for second in range(1, 8):
+        world.run(1)
+        # A piece may go once those before it have passed: so the first of all goes at once.
+        assert len(log) - 10 * second in (0, 1)
+
+
+def test_deliveries_take_turns_and_are_no_faster_together(world, pace):
+    log: list = []
+    for name, pieces in (("a", 50), ("b", 50), ("c", 2)):
+        Delivery(pace, log, name, pieces).pump()
+    world.run(3)
+    assert len(log) in (30, 31)
+    assert log.count("c") == 2 and abs(log.count("a") - log.count("b")) <= 1
+    assert "aa" not in "".join(log[1:8]).replace("c", ""), log
+
+
+def test_a_turn_that_is_not_used_goes_to_the_next(world, pace):
+    log: list = []
+    stuck, other = Delivery(pace, log, "a", 50), Delivery(pace, log, "b", 50)
+    stuck.pump()
+    other.pump()
+    stuck.room = False
+    world.run(2)
+    assert log.count("b") >= 18
+    stuck.room = True
+    stuck.pump()
+    world.run(2)
+    assert log.count("a") >= 8
+
+
+def test_one_that_has_ended_holds_up_nobody(world, pace):
+    log: list = []
+    gone, other = Delivery(pace, log, "a", 50), Delivery(pace, log, "b", 50)
+    gone.pump()
+    other.pump()
+    gone.left = 0
+    world.run(2)
+    assert log.count("b") >= 18
+
+
+def test_time_without_deliveries_is_not_saved_up(world, pace):
+    world.run(1000)
+    log: list = []
+    Delivery(pace, log, "a", 100).pump()
+    world.run(1)
+    assert 10 <= len(log) <= 13, "one goes before its time, and one is made up for"
+
+
+def test_wakes_from_elsewhere_win_nothing(world, pace):
+    log: list = []
+    one, other = Delivery(pace, log, "a", 50), Delivery(pace, log, "b", 50)
+    one.pump()
+    other.pump()
+    for _ in range(200):
+        world.run(0.01)
+        one.pump()  # As credits do that come often.
+    assert len(log) in (20, 21)
+    assert abs(log.count("a") - log.count("b")) <= 1
+
+
+# ---- requests ----
+
+
+def lookup() -> LookupWanted:
+    return LookupWanted(1, 1, 1, (Lane(),), bytes(32), False)
+
+
+def admitted(rate: RequestRate, wish, now_ns: int) -> bool:
+    try:
+        rate.admit(wish, now_ns)
+    except KvdError as error:
+        assert error.kind == ErrorKind.OVERLOADED and error.retry_after_ms > 0
+        assert "tenant a" in error.message and "requests_per_second" in error.message
+        return False
+    return True
+
+
+def test_a_second_may_come_at_once_and_no_more():
+    rate = RequestRate("a", 10, 0)
+    assert sum(admitted(rate, lookup(), 0) for _ in range(100)) == 10
+    taken = sum(admitted(rate, lookup(), ms * 1_000_000) for ms in range(5001))
+    assert taken == 50
+
+
+def test_what_it_says_to_wait_is_enough():
+    rate = RequestRate("a", 3, 0)
+    assert all(admitted(rate, lookup(), 0) for _ in range(3))
+    with pytest.raises(KvdError) as refused:
+        rate.admit(lookup(), 0)
+    rate.admit(lookup(), refused.value.retry_after_ms * 1_000_000)
+
+
+def test_who_is_stopped_can_still_let_go():
+    rate = RequestRate("a", 5, 0)
+    nothing = np.zeros(0, np.uint32)
+    assert sum(admitted(rate, lookup(), 0) for _ in range(9)) == 5
+    ends = [ReleaseWanted(1, 1, 1, nothing), AbortWanted(1, 1, 1)] * 10
+    assert sum(admitted(rate, wish, 0) for wish in ends) == 5
+    assert not admitted(rate, lookup(), NS_PER_S), "what was overdrawn is paid first"
+    assert admitted(rate, lookup(), 2 * NS_PER_S)
+
+
+def test_a_rate_below_one_still_lets_one_in():
+    rate = RequestRate("a", 0.5, 0)
+    assert admitted(rate, lookup(), 0) and not admitted(rate, lookup(), NS_PER_S)
+    assert admitted(rate, lookup(), 2 * NS_PER_S)
