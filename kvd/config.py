@@ -4,11 +4,12 @@ Each one is read, refused and ranked in kvd.settings_*; nothing here opens what 
 """
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from kvd.limits import GIB, MIB, PAGE_BYTES, Limits
+from kvd.settings_checks import check_identities, check_quotas, check_tcp
 from kvd.settings_sources import DEFAULT_FILE, Flags, Said, Settled, settle
 from kvd.settings_values import Address
 from kvd.units import seconds_text, size_text
@@ -16,7 +17,6 @@ from kvd.units import seconds_text, size_text
 DRAM_BYTES_DEFAULT_MAX = 4 * GIB  # Nobody should lose more memory to a daemon he did not size.
 SOCKET_NAMES = ("session.sock", "slabs.sock", "grpc.sock")
 SOCKET_PATH_BYTES_MAX = 107  # Of sockaddr_un, less its closing zero.
-_IDENTITIES = (".token_file", ".client_names")
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,13 +122,14 @@ def build(settled: Settled) -> ServeConfig:
     def value(key: str):  # Of the type that the kind of the setting says.
         return settled[key].value
 
-    _check_directory(settled["directory"], value("tenants"))
+    names = value("tenants")
+    _check_directory(settled["directory"], names)
     _check_dram(settled["dram.size"])
+    for check in (check_quotas, check_identities, check_tcp):
+        check(settled, names)
     listen = value("tcp.listen")
     ssd = _ssd(settled)
-    tenants = tuple(_tenant(settled, name, ssd) for name in value("tenants"))
-    _check_identities(settled, value("tenants"))
-    _check_tcp(settled, value("tenants"))
+    tenants = tuple(_tenant(settled, name) for name in names)
     return ServeConfig(
         value("directory"),
         tenants,
@@ -170,22 +171,14 @@ def _ssd(settled: Settled) -> SsdSettings | None:
     return None
 
 
-def _tenant(settled: Settled, name: str, ssd: SsdSettings | None) -> TenantSettings:
+def _tenant(settled: Settled, name: str) -> TenantSettings:
     def said(of: str) -> Said:
         return settled[f"tenants.{name}.{of}"]
 
-    dram, disk = said("dram"), said("ssd")
-    whole = settled["dram.size"].value
-    assert isinstance(whole, int)
-    _check_quota(dram, whole, f"dram.size, which is {size_text(whole)}")
-    if disk.value and ssd is None:
-        raise disk.refuse("none without ssd.data (--data) or ssd.budget (--ssd)")
-    if ssd is not None and ssd.budget_bytes is not None:
-        _check_quota(disk, ssd.budget_bytes, f"ssd.budget, which is {size_text(ssd.budget_bytes)}")
     return TenantSettings(
         name,
-        dram.value,  # type: ignore[arg-type]
-        disk.value,  # type: ignore[arg-type]
+        said("dram").value,  # type: ignore[arg-type]
+        said("ssd").value,  # type: ignore[arg-type]
         said("token_file").value,  # type: ignore[arg-type]
         said("client_names").value,  # type: ignore[arg-type]
         said("requests_per_second").value,  # type: ignore[arg-type]
@@ -245,44 +238,3 @@ def _check_dram(said: Said) -> None:
     assert isinstance(said.value, int)
     if said.value > memory:
         raise said.refuse(f"1MiB to the {memory // MIB}MiB of memory there are")
-
-
-def _check_quota(said: Said, whole_bytes: int, whole: str) -> None:
-    if isinstance(said.value, int) and said.value > whole_bytes:
-        raise said.refuse(f"at most {whole}")
-
-
-def _check_tcp(settled: Settled, tenants: tuple[str, ...]) -> None:
-    certificate, key, client_ca = (
-        settled[f"tcp.{name}"] for name in ("certificate", "key", "client_ca")
-    )
-    if certificate.value and not key.value:
-        raise certificate.refuse("one with its key: set tcp.key too")
-    if key.value and not certificate.value:
-        raise key.refuse("one with its certificate: set tcp.certificate too")
-    if client_ca.value and not certificate.value:
-        raise client_ca.refuse("one beside tcp.certificate and tcp.key: set them too")
-    if settled["tcp.listen"].value and not any(_identities(settled, tenants)):
-        raise settled["tcp.listen"].refuse(
-            "none while nobody could show who he is: set tenants.NAME.token_file, or tcp.client_ca "
-            "and tenants.NAME.client_names"
-        )
-
-
-def _check_identities(settled: Settled, tenants: tuple[str, ...]) -> None:
-    """Refuse what would make one client two tenants, or that no client could be known by."""
-    taken: dict[object, str] = {}
-    for name, said, identity in _identities(settled, tenants):
-        if said.key.endswith(".client_names") and not settled["tcp.client_ca"].value:
-            raise said.refuse("none without tcp.client_ca")
-        if identity in taken:
-            raise said.refuse(f"what is not tenant {taken[identity]!r}'s already")
-        taken[identity] = name
-
-
-def _identities(settled: Settled, tenants: tuple[str, ...]) -> Iterator[tuple[str, Said, object]]:
-    """Yield what each tenant's clients are known by over TCP: files of secrets, and names."""
-    for name in tenants:
-        for said in (settled[f"tenants.{name}{of}"] for of in _IDENTITIES):
-            each = said.value if isinstance(said.value, tuple) else (said.value,)
-            yield from ((name, said, identity) for identity in each if identity)

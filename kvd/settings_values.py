@@ -3,6 +3,7 @@
 Refuses by naming where it was said, what was said, and what is allowed; opens no file.
 """
 
+import ipaddress
 import math
 import re
 from collections.abc import Callable
@@ -28,6 +29,14 @@ _LISTS = (Kind.PATHS, Kind.USERS, Kind.NAMES, Kind.TEXTS)
 class Address:
     host: str
     port: int
+
+    @property
+    def is_loopback(self) -> bool:
+        """Return whether no other machine can get there; of a name only `localhost` is known."""
+        try:
+            return ipaddress.ip_address(self.host).is_loopback
+        except ValueError:
+            return self.host == "localhost"
 
     def __str__(self) -> str:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"

@@ -20,7 +20,8 @@ _CHECK_EPILOG = """exit codes:
   0   `kvd serve` would take it
   2   it would not: one line says why
 
-The file is looked at alone, without flags and variables. Files that it names are not opened.
+The file is looked at alone, without flags and variables. What only a start finds out is not looked
+for: whether files that it names can be read, ports be had, and slabs and segments be shared out.
 
 --json prints one object, whose fields keep their meaning; there may come more:
   file, good    the file's path, and whether it is taken

@@ -4,7 +4,6 @@ Never open: without a credential that somebody could show there is no port, and 
 that another machine can reach, as a token would travel in the clear.
 """
 
-import ipaddress
 import logging
 import os
 import ssl
@@ -30,7 +29,7 @@ def _refuse(what: str) -> KvdError:
 
 def check_tcp(tcp: TcpSettings, credentials: Credentials) -> None:
     """Raise INVALID for a port that would be open, or readable on its way, or nobody's."""
-    if tcp.certificate is None and not _is_loopback(tcp.host):
+    if tcp.certificate is None and not Address(tcp.host, tcp.port).is_loopback:
         raise _refuse(
             f"tcp.listen is {address_of(tcp)!r} without TLS: a token would travel in the clear; "
             "add certificate and key to [tcp], or listen on 127.0.0.1 or [::1]"
@@ -49,15 +48,6 @@ def check_tcp(tcp: TcpSettings, credentials: Credentials) -> None:
 
 def address_of(tcp: TcpSettings) -> str:
     return str(Address(tcp.host, tcp.port))
-
-
-def _is_loopback(host: str) -> bool:
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 def add_port(server: grpc.aio.Server, tcp: TcpSettings) -> str:

@@ -54,7 +54,7 @@ def told(flags=None, environment=None):
         ({"metrics.listen": "a:65536"}, ("'a:65536'", "65535")),
         ({"traces.endpoint": "ftp://a"}, ("--traces-endpoint", "http://")),
         ({"log.level": "loud"}, ("--log-level is 'loud'", "debug, info, warning, error")),
-        ({"tcp.listen": "a:1"}, ("--tcp-listen", "token_file")),
+        ({"tcp.listen": "localhost:1"}, ("--tcp-listen", "token_file")),
         ({"tcp.certificate": "/c"}, ("--tcp-certificate", "tcp.key")),
         ({"tcp.key": "/k"}, ("--tcp-key", "tcp.certificate")),
         ({"tcp.client_ca": "/k"}, ("--tcp-client-ca", "tcp.certificate")),

@@ -157,6 +157,12 @@ def test_what_is_beyond_the_range_is_refused(tmp_path, setting):
         ("".join(f"[tenants.t{n}]\n" for n in range(65)), ("tenants", "1 to 64")),
         ('dram.size = "64MiB"\ntenants.a.dram = "65MiB"', ("tenants.a.dram is '65MiB'", "64MiB")),
         ('ssd.budget = "1GiB"\ntenants.a.ssd = "2GiB"', ("tenants.a.ssd", "ssd.budget", "1GiB")),
+        (
+            'dram.size = "64MiB"\ntenants = { a.dram = "40MiB", c = {}, b.dram = "25MiB" }',
+            ("tenants.b.dram is '25MiB'", "at most 24MiB", "dram.size, which is 64MiB", "other"),
+        ),
+        ('tenants.a.token_file = "/t"\ntcp.listen = "10.0.0.1:1"', ("tcp.listen", "127.0.0.1")),
+        ('tenants.a.token_file = "/t"\ntcp.listen = "host:1"', ("tcp.listen", "tcp.certificate")),
         ('tenants.a.ssd = "2GiB"', ("tenants.a.ssd", "--data")),
         ('ssd.daily_writes = "2GiB"', ("ssd.daily_writes", "--data")),
         ('directory = "run"', ("directory is 'run'", "beginning with /")),
