@@ -4,6 +4,7 @@ Refuses by naming where it was said, what was said, and what is allowed; opens n
 """
 
 import ipaddress
+import json
 import math
 import re
 from collections.abc import Callable
@@ -116,13 +117,14 @@ def toml(value: Value, setting: Setting) -> str:
         return seconds_text(value)
     if isinstance(value, tuple):
         return "[" + ", ".join(_quoted(each) for each in value) + "]"
-    return f"{value:g}" if isinstance(value, float) else _quoted(value)
+    return repr(value).removesuffix(".0") if isinstance(value, float) else _quoted(value)
 
 
 def _quoted(value: object) -> str:
     if isinstance(value, int):
         return str(value)
-    return '"' + str(value).replace("\\", "\\\\").replace('"', '\\"') + '"'
+    # TOML escapes as JSON does, and one character more.
+    return json.dumps(str(value), ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
 def _is_path(setting: Setting) -> bool:
