@@ -109,7 +109,10 @@ def chosen_file(flags: Flags, environment: Mapping[str, str], default_file: Path
     if named is not None:
         assert isinstance(named, str)
         return Path(named).absolute()
-    return default_file if default_file.exists() else None
+    try:
+        return default_file if default_file.exists() else None
+    except OSError:
+        return default_file  # It may be there: whoever opens it says why it cannot be read.
 
 
 def _read_file(path: Path) -> Settled:

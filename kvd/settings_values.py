@@ -5,7 +5,6 @@ Refuses by naming where it was said, what was said, and what is allowed; opens n
 
 import ipaddress
 import json
-import math
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -150,8 +149,8 @@ def _size(setting: Setting, said: object) -> int | None:
 
 def _seconds(setting: Setting, said: object) -> int | None:
     if isinstance(said, int | float):
-        # repr, so that 0.1 is a tenth; an exponent, NaN or a sign is no time.
-        said = f"{said:.9f}" if math.isfinite(said) and abs(said) < 1e12 else "never"
+        # As text, so that 0.1 is a tenth. NaN is not less than anything, and a sign is no time.
+        said = f"{said:.9f}" if abs(said) < 1e12 else "never"
     time_ns = parse_time(said) if isinstance(said, str) else None
     return time_ns if time_ns is not None and setting.least <= time_ns <= setting.most else None
 

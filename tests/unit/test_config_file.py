@@ -233,6 +233,15 @@ def test_a_file_that_is_named_must_be_there(tmp_path):
         serve_config({"config": ""}, {}, NO_FILE)
 
 
+def test_a_default_file_that_cannot_be_seen_is_not_passed_over(tmp_path):
+    class Closed(type(tmp_path)):
+        def exists(self):
+            raise PermissionError(13, "Permission denied")
+
+    with pytest.raises(KvdError, match="none/kvd.toml: .*--config"):
+        serve_config({}, {}, Closed("/none/kvd.toml"))
+
+
 def test_settings_of_a_tenant_have_no_flag_and_no_variable():
     assert not any(setting.flag or setting.variable for setting in OF_TENANT)
     assert all(setting.flag and setting.variable for setting in PLAIN)
