@@ -10,9 +10,11 @@ from kvd.core.disk_effects import Commit
 from kvd.core.drops import condemn, drop_all, is_held
 from kvd.core.effects import Answer, Cleared, Effect
 from kvd.core.events import ClearWanted
+from kvd.core.index import Tree
 from kvd.core.keyspaces import need_request, open_session
+from kvd.core.operator_events import OPERATOR
 from kvd.core.slabs import settle
-from kvd.core.state import Clear, Session, State
+from kvd.core.state import Clear, Pin, Session, State
 from kvd.core.story import Why
 from kvd.errors import ErrorKind, KvdError
 from kvd.types import PlaneClass
@@ -27,11 +29,22 @@ def on_clear(state: State, event: ClearWanted) -> None:
     if found is None:
         raise KvdError(ErrorKind.INVALID, f"keyspace {event.keyspace} was not registered")
     need_request(state, session)
+    begin(
+        state, event.request, event.session,
+        [tree for tree in state.index.trees if tree.digest == found[0]], event.deadline_ns,
+    )  # fmt: skip
+    session.requests.add(event.request)
+
+
+def begin(state: State, request: int, session: int, trees: list[Tree], deadline_ns: int) -> None:
+    """Condemn all chunks of some trees; raise UNAVAILABLE when that cannot be made durable."""
     if state.ssd is not None and state.ssd.broken is not None:
         message = f"clear cannot be made durable: {state.ssd.broken.message}"
         raise KvdError(ErrorKind.UNAVAILABLE, message)
+    digests = {tree.digest for tree in trees}
+    for pin in [pin for pin in state.pins.values() if pin.digest in digests]:
+        unpin(state, pin)
     index = state.index
-    trees = [tree for tree in index.trees if tree.digest == found[0]]
     rows = np.array([row for tree in trees for row in tree.rows.values()], np.int64)
     index.condemned[rows] = True
     index.heat[rows] = -np.inf  # What is held now goes first later.
@@ -39,15 +52,26 @@ def on_clear(state: State, event: ClearWanted) -> None:
     limit_ns = state.now_ns + state.config.limits.deadline_ns_max
     state.clears.append(
         Clear(
-            event.request,
-            event.session,
-            min(event.deadline_ns or limit_ns, limit_ns),
+            request,
+            session,
+            min(deadline_ns or limit_ns, limit_ns),
             rows,
             index.generation[rows],
         )  # fmt: skip
     )
-    session.requests.add(event.request)
-    state.counts.clears[session.tenant] += 1
+    if trees:
+        state.counts.clears[trees[0].tenant] += 1
+
+
+def unpin(state: State, pin: Pin) -> None:
+    """Let go of what an operator held."""
+    del state.pins[pin.id]
+    for row, plane_class in pin.pins:
+        state.index.pins[row, plane_class] -= 1
+        assert state.index.pins[row, plane_class] >= 0
+    reads = state.index.reads.reshape(-1)
+    reads[pin.reads] -= 1
+    assert (reads[pin.reads] >= 0).all()
 
 
 def advance(state: State) -> list[Effect]:
@@ -111,9 +135,10 @@ def on_commit_failed(state: State, batch: int) -> None:
 
 def _answer(state: State, clear: Clear, outcome: Cleared | KvdError) -> list[Effect]:
     state.clears.remove(clear)
-    if clear.session not in state.sessions:
+    if clear.session is None:
         return []
-    state.sessions[clear.session].requests.discard(clear.request)
+    if clear.session != OPERATOR:
+        state.sessions[clear.session].requests.discard(clear.request)
     return [Answer(clear.request, clear.session, outcome)]
 
 
@@ -122,4 +147,4 @@ def end_of_session(state: State, session: Session) -> None:
     for clear in state.clears:
         if clear.session == session.id:
             session.requests.discard(clear.request)
-            clear.session = 0
+            clear.session = None

@@ -206,9 +206,30 @@ class Renewed:
     lease_ttl_ns: int
 
 
+@dataclass(frozen=True, slots=True)
+class Evicted:
+    """So many strips left dram; `more`: there are others that may."""
+
+    strips: int
+    size_bytes: int
+    more: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Pinned:
+    pin: int
+    counts: tuple[int, int, int]
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Unpinned:
+    pass
+
+
 Outcome = (
     KeyspaceGranted | Reserved | Sealed | Aborted | Found
-    | FetchDone | Released | Renewed | Cleared | KvdError
+    | FetchDone | Released | Renewed | Cleared | Evicted | Pinned | Unpinned | KvdError
 )  # fmt: skip
 
 

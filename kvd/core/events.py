@@ -10,6 +10,7 @@ from enum import IntEnum
 import numpy as np
 
 from kvd.core.disk_events import DiskEvent
+from kvd.core.operator_events import OperatorWish
 from kvd.errors import Fault
 from kvd.identity import Keyspace
 from kvd.types import Lane
@@ -233,4 +234,5 @@ Event = (
     | KeyspaceWanted | ReserveWanted | SealWanted | AbortWanted
     | LookupWanted | FetchWanted | ReleaseWanted | RenewWanted | CancelWanted
     | PrefetchWanted | ClearWanted | DeliveryMoved | DeliveryEnded | Ticked | DiskEvent
+    | OperatorWish
 )  # fmt: skip

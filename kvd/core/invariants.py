@@ -107,6 +107,11 @@ def _check_pins(state: State) -> None:
             assert index.present[row, plane_class], f"I4: lease {lease.id} lost its strip"
             pins[row, plane_class] += 1
         reads[lease.reads] += 1
+    for pin in state.pins.values():
+        for row, plane_class in pin.pins:
+            assert index.present[row, plane_class], f"I4: pin {pin.id} lost its strip"
+            pins[row, plane_class] += 1
+        reads[pin.reads] += 1
     for reservation in state.reservations.values():
         if reservation.pinned != NO_ROW:
             pins[reservation.pinned] += 1

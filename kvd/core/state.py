@@ -176,7 +176,7 @@ class Clear:
     """A keyspace being forgotten: rows that are left to drop, deepest last."""
 
     request: int
-    session: int
+    session: int | None  # None: who asked for it is gone.
     deadline_ns: int
     rows: np.ndarray
     generations: np.ndarray
@@ -184,6 +184,21 @@ class Clear:
     held: int = 0
     untold: bool = True  # The catalog may not have forgotten all of it, durably.
     commit: int = 0  # The one that tells the rest.
+
+
+@dataclass(frozen=True, slots=True)
+class Pin:
+    """A prefix that an operator holds: `pins` (row, class) at its ends, `reads` i64 its strips."""
+
+    id: int
+    tenant: str
+    digest: bytes  # Of the keyspace.
+    chunk: bytes  # The last one.
+    counts: tuple[int, int, int]
+    pins: list[tuple[int, int]]
+    reads: np.ndarray
+    size_bytes: int
+    at_ns: int
 
 
 @dataclass(slots=True)
@@ -212,10 +227,12 @@ class State:
     limbo: list[Limbo] = field(default_factory=list)
     clears: list[Clear] = field(default_factory=list)
     story: Story = field(default_factory=Story)
+    pins: dict[int, Pin] = field(default_factory=dict)
     generation: int = 0
     lease_id: int = 0
     reservation_id: int = 0
     slab_id: int = 0
+    pin_id: int = 0
     touching: int = 0  # The slab being made, or 0.
     retry_touch_ns: int = 0  # After a failure: not before then.
     draining: bool = False

@@ -11,6 +11,7 @@ from kvd.core import (
     find,
     keyspaces,
     leases,
+    operate,
     postpone,
     reservations,
     reserve,
@@ -46,13 +47,16 @@ from kvd.core.events import (
     Started,
     Ticked,
 )
+from kvd.core.operator_events import OperatorWish
 from kvd.core.state import State
 from kvd.errors import ErrorKind, KvdError
 
 _NOT_WHILE_DRAINING = (
     KeyspaceWanted, ReserveWanted, LookupWanted, FetchWanted, PrefetchWanted, ClearWanted,
+    *get_args(OperatorWish),
 )  # fmt: skip
 _DISK_EVENTS = get_args(DiskEvent)
+_OPERATOR_WISHES = get_args(OperatorWish)
 
 
 def step(state: State, event: Event, now_ns: int) -> list[Effect]:
@@ -105,6 +109,8 @@ def _dispatch(state: State, event: Event) -> list[Effect]:
 def _dispatch_rare(state: State, event: Event) -> list[Effect]:
     if isinstance(event, _DISK_EVENTS):
         return tier.on_disk_event(state, event)
+    if isinstance(event, _OPERATOR_WISHES):
+        return [*operate.on_wish(state, event), *tier.pump(state)]
     match event:
         case PrefetchWanted():
             return find.on_prefetch(state, event)

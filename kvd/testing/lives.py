@@ -51,6 +51,7 @@ def start(world: "World") -> None:
     world.tell(Started())
     tick(world)
     populate(world)
+    world.operator.start()
     if world.rng.random() < (0.15 if world.tier is None else 0.04):
         world.after(world.rng.randint(2000, 6000) * NS_PER_MS, lambda: drain(world))
     if world.tier is not None:

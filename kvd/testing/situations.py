@@ -46,6 +46,6 @@ TIERED = (
     "a fetch late for its disk", "a release before everything was read", "damage that a reader saw",
     "a hung read", "a hung read released", "a read that never began",
     "a prefetch from disk", "a clear", "a clear with readers", "a clear too late",
-    "a clear without a tier",
+    "a clear without a tier", "a prefix pinned", "an eviction by an operator",
 )  # fmt: skip
 SOMETIMES = (*UNTIERED, *TIERED)

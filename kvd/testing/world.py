@@ -17,6 +17,7 @@ from kvd.clock import NS_PER_MS
 from kvd.core import effects as out
 from kvd.core.events import Event, SessionOpened, SlabFailed, SlabTouched
 from kvd.core.invariants import check
+from kvd.core.operator_events import OPERATOR
 from kvd.core.state import CoreConfig, new_state
 from kvd.core.step import step
 from kvd.errors import Fault, FaultKind
@@ -30,6 +31,7 @@ from kvd.testing.demands import Demands
 from kvd.testing.ledger import Ledger
 from kvd.testing.media import Media
 from kvd.testing.memory import Memory
+from kvd.testing.operating import Operator
 from kvd.testing.oracles import (
     Wishes,
     check_more_ready,
@@ -87,6 +89,7 @@ class World:
         self.revokes: dict[int, int] = {}
         self._heap: list[tuple[int, int, Callable[[], object]]] = []
         self._watch = Watch(self)
+        self.operator = Operator(self)
         # What is given out from now on must come after these two.
         self.generations_given = max(self.generation, self.media.catalog.generation - 1)
 
@@ -190,6 +193,9 @@ class World:
             self.tell(SlabTouched(slab))
 
     def _answer(self, request: int, session: int, outcome: out.Outcome) -> None:
+        if session == OPERATOR:
+            self.operator.answered(request, outcome)
+            return
         wish, client = self.wishes.answer(request), self.clients[session]
         self._watch.answered(wish, outcome)
         if wish.note is not None:

@@ -1,0 +1,177 @@
+"""What an operator does to the cache: frees dram, clears for good, pins and unpins prefixes.
+
+No step takes long: what there is more of is told, and the operator's door asks again.
+"""
+
+import numpy as np
+
+from kvd.core import clear
+from kvd.core.drops import drop_class, free_copy, is_held
+from kvd.core.effects import Answer, Effect, Evicted, Pinned, Unpinned
+from kvd.core.index import Saving, Tree
+from kvd.core.load import plan
+from kvd.core.operator_events import (
+    OPERATOR,
+    EvictWanted,
+    ForgetWanted,
+    OperatorWish,
+    PinWanted,
+    UnpinWanted,
+)
+from kvd.core.slabs import settle
+from kvd.core.state import Pin, State
+from kvd.core.story import Why
+from kvd.errors import ErrorKind, KvdError
+from kvd.limits import DIGEST_BYTES
+from kvd.types import CLASS_COUNT
+
+STRIPS_PER_STEP = 1024
+PINS_MAX = 1024
+PINNED_SHARE = 0.5  # Of dram, at most: what is left has to serve everybody else.
+
+
+def on_wish(state: State, event: OperatorWish) -> list[Effect]:
+    match event:
+        case EvictWanted():
+            return _on_evict(state, event)
+        case ForgetWanted():
+            return _on_forget(state, event)
+        case PinWanted():
+            return _on_pin(state, event)
+        case UnpinWanted():
+            return _on_unpin(state, event)
+
+
+def trees_of(state: State, tenant: str, keyspace: bytes) -> list[Tree]:
+    """Return the trees of a keyspace, or of all of a tenant; raise INVALID when there is none."""
+    trees = state.index.trees
+    if keyspace:
+        found = [t for t in trees if t.digest == keyspace and tenant in ("", t.tenant)]
+        what = f"keyspace {keyspace.hex()[:16]}"
+    else:
+        found, what = [t for t in trees if t.tenant == tenant], f"tenant {tenant!r}"
+    if not found:
+        raise KvdError(ErrorKind.INVALID, f"nothing was ever stored for {what}")
+    return found
+
+
+# ---- evict ----
+
+
+def _on_evict(state: State, event: EvictWanted) -> list[Effect]:
+    """Free the coldest strips that nobody holds, a bounded number of them."""
+    index = state.index
+    trees = [tree.id for tree in trees_of(state, event.tenant, event.keyspace)]
+    wanted = event.size_bytes or state.config.dram_bytes
+    strips = _in_dram(state, np.array(trees), lossy=event.lossy)
+    slabs: set[int] = set()
+    count = freed = looked = 0
+    for looked, strip in enumerate(strips.tolist(), 1):
+        row, plane_class = divmod(strip, CLASS_COUNT)
+        size = int(index.size[row, plane_class])
+        if index.segment[row, plane_class]:
+            slabs.add(free_copy(state, row, plane_class))
+        elif index.children[row, plane_class] or index.top_class(row) != plane_class:
+            continue  # What stands on it is held, or on disk.
+        elif is_held(state, row, plane_class):
+            continue
+        else:
+            slabs.add(drop_class(state, row, plane_class, Why.EVICTED))
+        count, freed = count + 1, freed + size
+        if freed >= wanted or looked >= STRIPS_PER_STEP:
+            break
+    more = looked < len(strips) and freed < wanted and count > 0
+    settled = [effect for slab in sorted(slabs) for effect in settle(state, slab)]
+    return [*settled, Answer(event.request, OPERATOR, Evicted(count, freed, more))]
+
+
+def _in_dram(state: State, trees: np.ndarray, *, lossy: bool) -> np.ndarray:
+    """Return i64: strips that may be freed: copies by heat, then, leaves first, the only ones."""
+    index = state.index
+    live = np.flatnonzero(index.present[:, 0] & np.isin(index.tree_id, trees))
+    there = (index.slab[live] != 0) & (index.missing[live] == 0) & (index.reads[live] == 0)
+    there &= (index.saving[live] != Saving.WRITING)[:, None]
+    copies = there & (index.segment[live] != 0)
+    by_heat = np.argsort(index.heat[live], kind="stable")
+    rows, classes = np.nonzero(copies[by_heat])
+    found = live[by_heat][rows] * CLASS_COUNT + classes
+    if not lossy:
+        return found
+    by_depth = np.lexsort((index.heat[live], -index.depth[live]))
+    rows, classes = np.nonzero((there & ~copies)[by_depth][:, ::-1])
+    fresh = live[by_depth][rows] * CLASS_COUNT + (CLASS_COUNT - 1 - classes)
+    return np.concatenate((found, fresh))
+
+
+# ---- clear ----
+
+
+def _on_forget(state: State, event: ForgetWanted) -> list[Effect]:
+    trees = trees_of(state, event.tenant, event.keyspace)
+    clear.begin(state, event.request, OPERATOR, trees, event.deadline_ns)
+    return []
+
+
+# ---- pins ----
+
+
+def _on_pin(state: State, event: PinWanted) -> list[Effect]:
+    """Hold the longest prefix that every lane has; what is on disk only is read."""
+    if len(state.pins) >= PINS_MAX:
+        raise KvdError(ErrorKind.OVERLOADED, f"there are {PINS_MAX} pins, the most; unpin some")
+    index = state.index
+    trees = trees_of(state, "", event.keyspace)
+    counts = [
+        min(index.count(tree, event.chain, c) for tree in trees) if c < event.class_count else 0
+        for c in range(CLASS_COUNT)
+    ]
+    rows = [index.rows_of(tree, event.chain, counts[0]) for tree in trees]
+    sound = min(len(lane) for lane in rows)
+    if not sound:
+        raise KvdError(ErrorKind.INVALID, "nothing of this chain is stored; see explain")
+    counts = [min(count, sound) for count in counts]
+    _check_room(state, rows, counts)
+    planned = plan(state, trees[0].tenant, [lane[:sound] for lane in rows], tuple(counts))  # type: ignore[arg-type]
+    if not planned.counts[0]:
+        raise KvdError(ErrorKind.OVERLOADED, "dram has no room for it now", retry_after_ms=1000)
+    strips = np.concatenate([each.ravel() for each in planned.strips])
+    ends = [
+        (int(lane[count - 1]), plane_class)
+        for lane in rows for plane_class, count in enumerate(planned.counts) if count
+    ]  # fmt: skip
+    index.reads.reshape(-1)[strips] += 1
+    for row, plane_class in ends:
+        index.pins[row, plane_class] += 1
+    size_bytes = int(index.size.reshape(-1)[strips].sum(dtype=np.int64))
+    state.pin_id += 1
+    pin = Pin(
+        state.pin_id, trees[0].tenant, event.keyspace, event.chain[: sound * DIGEST_BYTES][-32:],
+        planned.counts, ends, strips, size_bytes, state.now_ns,
+    )  # fmt: skip
+    state.pins[pin.id] = pin
+    pinned = Pinned(pin.id, pin.counts, size_bytes)
+    return [*planned.effects, Answer(event.request, OPERATOR, pinned)]
+
+
+def _check_room(state: State, rows: list[np.ndarray], counts: list[int]) -> None:
+    index = state.index
+    wanted = sum(
+        int(index.size[lane[:count], c].sum(dtype=np.int64))
+        for lane in rows for c, count in enumerate(counts)
+    )  # fmt: skip
+    held = sum(pin.size_bytes for pin in state.pins.values())
+    limit = int(state.config.dram_bytes * PINNED_SHARE)
+    if held + wanted > limit:
+        raise KvdError(
+            ErrorKind.INVALID,
+            f"pins of {held} bytes and {wanted} more pass half of dram, {limit}; "
+            "unpin some, pin fewer classes, or raise dram",
+        )
+
+
+def _on_unpin(state: State, event: UnpinWanted) -> list[Effect]:
+    pin = state.pins.get(event.pin)
+    if pin is None:
+        raise KvdError(ErrorKind.INVALID, f"there is no pin {event.pin}; see pins")
+    clear.unpin(state, pin)
+    return [Answer(event.request, OPERATOR, Unpinned())]
