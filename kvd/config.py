@@ -16,6 +16,7 @@ from kvd.units import seconds_text, size_text
 
 DRAM_BYTES_DEFAULT_MAX = 4 * GIB  # Nobody should lose more memory to a daemon he did not size.
 SOCKET_NAMES = ("session.sock", "slabs.sock", "grpc.sock")
+ADMIN_SOCKET = "admin.sock"
 SOCKET_PATH_BYTES_MAX = 107  # Of sockaddr_un, less its closing zero.
 
 

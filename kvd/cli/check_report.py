@@ -6,7 +6,7 @@ import numpy as np
 
 from kvd.checking.check import Report, Wish
 from kvd.checking.findings import Finding, Level
-from kvd.limits import GIB, KIB, MIB
+from kvd.cli.messages import human
 from kvd.types import PlaneClass, SegmentState
 
 _ENDS_MAX = 20  # Findings of a level that people are shown.
@@ -142,10 +142,3 @@ def _verdict(report: Report) -> str:
         done = f"{dropped} chunks dropped, {shortened} left with fewer classes"
         wish = f"drop {dropped} chunks and leave {shortened} with fewer classes"
     return f"repaired: {done}" if report.repaired else f"not whole: --repair would {wish}"
-
-
-def human(size_bytes: int) -> str:
-    for unit, name in ((GIB, "GiB"), (MIB, "MiB"), (KIB, "KiB")):
-        if size_bytes >= unit:
-            return f"{size_bytes / unit:.1f} {name}"
-    return f"{size_bytes} B"

@@ -79,6 +79,7 @@ async def _serve(config: ServeConfig, found: FoundTier | None) -> None:
             daemon.recover(found)
         async with Server(config, daemon, loop) as server:
             daemon.start()
+            daemon.desk.on_stop = stop.set
             _say(
                 f"ready on {config.directory}, dram {human(config.dram_bytes)}, "
                 f"tenants {' '.join(config.tenant_names)}, pid {os.getpid()}"

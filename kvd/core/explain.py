@@ -91,15 +91,10 @@ def explain_chain(state: State, tree: Tree, chain: bytes) -> LaneReport:
 
 def explain_miss(state: State, miss: Miss) -> Finding:
     """Say what is the matter, now, with the chunk that a question missed."""
-    return _find(state, tree_like(state, miss), miss.chunk, miss.before)
-
-
-def tree_like(state: State, miss: Miss) -> Tree:
-    """Return the tree that a miss was in, or an empty one like it."""
-    known = state.index.trees_by_key.get((miss.digest, miss.lane))
-    if known is not None:
-        return known
-    return Tree(NO_ROW, miss.digest, miss.tenant, miss.lane, None, keyspace=miss.keyspace)  # type: ignore[arg-type]
+    tree = state.index.trees_by_key.get((miss.digest, miss.lane))
+    if tree is None:  # Nothing was ever put in it.
+        tree = Tree(NO_ROW, miss.digest, miss.tenant, miss.lane, None, keyspace=miss.keyspace)  # type: ignore[arg-type]
+    return _find(state, tree, miss.chunk, miss.before)
 
 
 def _find(state: State, tree: Tree, chunk: bytes, before: bytes) -> Finding:

@@ -51,7 +51,7 @@ class Hands:
     ) -> None:
         self._arena, self._clock, self._limits, self._post = arena, clock, limits, post
         self._ssd = ssd
-        self._links: dict[int, Link] = {}
+        self.links: dict[int, Link] = {}
         self._pages: dict[int, ControlPage] = {}
         self._deliveries: dict[int, Delivery] = {}
         self._making: set[int] = set()
@@ -62,12 +62,12 @@ class Hands:
     def join(self, session: int, link: Link, epoch: int) -> int:
         """Make the session's control page and return a descriptor of it; raise OSError."""
         page, descriptor = self._arena.create_page(epoch)
-        self._links[session], self._pages[session] = link, page
+        self.links[session], self._pages[session] = link, page
         return descriptor
 
     def leave(self, session: int) -> None:
         """Forget the link. The page stays: the process may read mappings for a while yet."""
-        self._links.pop(session, None)
+        self.links.pop(session, None)
 
     def keep_pages(self, sessions: Container[int]) -> None:
         """Forget the pages of all other sessions."""
@@ -85,10 +85,10 @@ class Hands:
         self._post(SlabTouched(slab) if fault is None else SlabFailed(slab, fault))
 
     def is_idle(self) -> bool:
-        return not self._deliveries and all(link.is_idle() for link in self._links.values())
+        return not self._deliveries and all(link.is_idle() for link in self.links.values())
 
     def close_all(self, error: KvdError) -> None:
-        for session in list(self._links):
+        for session in list(self.links):
             self._contain(CloseSession(session, error))
 
     # ---- effects ----
@@ -106,10 +106,10 @@ class Hands:
     def _carry(self, effect: Effect) -> None:
         match effect:
             case Answer(request, session, outcome):
-                if link := self._links.get(session):
+                if link := self.links.get(session):
                     link.answer(request, outcome)
             case Tell(request, session, promise):
-                if link := self._links.get(session):
+                if link := self.links.get(session):
                     link.promise(request, promise)
             case GiveSlab(session, slab, writable):
                 self._give(session, slab, writable=writable)
@@ -117,10 +117,10 @@ class Hands:
                 LeaseLost(session) | TellDraining(session) | RecallSlab(session) | DropSlab(session)
                 | TellReady(_, session)
             ):  # fmt: skip
-                if link := self._links.get(session):
+                if link := self.links.get(session):
                     link.notify(effect)
             case CloseSession(session, error):
-                if link := self._links.get(session):
+                if link := self.links.get(session):
                     link.close(error)
             case Revoke(session, counter):
                 self._pages[session].revoke(counter)
@@ -145,13 +145,13 @@ class Hands:
                 self._ssd.carry_out(effect)
 
     def _give(self, session: int, slab: int, *, writable: bool) -> None:
-        if link := self._links.get(session):
+        if link := self.links.get(session):
             descriptor = self._arena.slab_descriptor(slab, writable=writable)
             size_bytes = self._arena.view_slab(slab).nbytes
             link.give_slab(slab, size_bytes, descriptor, writable=writable)
 
     def _deliver(self, deliver: Deliver) -> None:
-        link = self._links.get(deliver.session)
+        link = self.links.get(deliver.session)
         if link is None:
             fault = Fault(FaultKind.GONE, "the session ended before its delivery began")
             self._post(DeliveryEnded(deliver.request, 0, fault))
@@ -191,6 +191,6 @@ class Hands:
 
     def _close(self, session: int, what: str) -> None:
         _log.warning("session %d closed: %s", session, what)
-        link = self._links.get(session)
+        link = self.links.get(session)
         if link is not None:
             link.close(KvdError(ErrorKind.UNAVAILABLE, f"the session broke: {what}"))

@@ -18,6 +18,7 @@ from kvd.core.effects import (
     TellReady,
 )
 from kvd.core.events import Event
+from kvd.daemon.desk import Desk
 from kvd.errors import KvdError
 from kvd.limits import Limits
 from kvd.observe.observer import Observer
@@ -85,6 +86,8 @@ class Admitted:
 class Inbox(Protocol):
     limits: Limits
     observer: Observer
+    desk: Desk
+    epoch: int
 
     def now_ns(self) -> int: ...
 

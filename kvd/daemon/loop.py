@@ -26,6 +26,7 @@ from kvd.core.save import is_saved
 from kvd.core.state import CoreConfig, new_state
 from kvd.core.step import step
 from kvd.daemon.crossing import Crossing
+from kvd.daemon.desk import Desk
 from kvd.daemon.gathering import Gathering
 from kvd.daemon.gauges import read_counts, read_gauges
 from kvd.daemon.hands import Hands
@@ -112,6 +113,7 @@ class Daemon:
             gathering = Gathering(self._crossing, partial(self._take_report, health))
             self._ssd = SsdHand(found, self._arena, self._clock, gathering.post)
         self._hands = Hands(self._arena, self._clock, self.limits, self.post, self._ssd)
+        self.desk = Desk(self._state, self._clock, limits.drain_ns, self._hands.links)
         self._border = _BugBorder(on_bug)
         self._queue: deque[Event] = deque()
         self._stepping = False

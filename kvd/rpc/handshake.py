@@ -105,6 +105,7 @@ class Door:
         session.features = hello.features
         welcome = welcome_of(hello, session, admitted.epoch, self.sessions.inbox.limits)
         welcome.nonce = session.nonce
+        session.client = hello.client
         try:
             channel.send(pb.ToClient(welcome=welcome), admitted.page_descriptor)
         except OSError:

@@ -14,9 +14,11 @@ from typing import Self
 
 import grpc
 
-from kvd.config import SOCKET_NAMES, ServeConfig, TcpSettings
+from kvd.config import ADMIN_SOCKET, SOCKET_NAMES, ServeConfig, TcpSettings
 from kvd.daemon.inbox import Inbox
 from kvd.errors import ErrorKind, KvdError
+from kvd.rpc.admin_replies import Settings
+from kvd.rpc.admin_service import AdminDoor
 from kvd.rpc.audit import Audit
 from kvd.rpc.credentials import Credentials
 from kvd.rpc.entrance import Entrance, TcpEntrance, TenantEntrance
@@ -57,6 +59,7 @@ class Server:
         self._sessions = Sessions(inbox, loop, config.tenants)
         self._listening: list[Listening] = []
         self._grpc: list[GrpcDoor] = []
+        self._admin: AdminDoor | None = None
         self._paths: list[Path] = []
         self._accepting: list[asyncio.Task[None]] = []
         self._doors: list[Door] = []
@@ -70,6 +73,7 @@ class Server:
             lock = DirectoryLock(self._config.directory)
             stack.callback(lock.release)
             stack.push_async_callback(self._close)
+            await self._open_admin()
             for tenant in self._config.tenant_names:
                 await self._open_tenant(tenant)
             if self._config.tcp is not None:
@@ -93,6 +97,13 @@ class Server:
             await door.drain()
         for listening, _, _ in self._listening:
             listening.close()
+
+    async def _open_admin(self) -> None:
+        config, inbox = self._config, self._sessions.inbox
+        paths = config.ssd.directories if config.ssd else ()
+        settings = Settings(config.tenant_names, tuple(map(str, paths)))
+        self._admin = AdminDoor(config.directory / ADMIN_SOCKET, inbox, self._sessions, settings)
+        await self._admin.open()
 
     async def _open_tenant(self, tenant: str) -> None:
         config = self._config
@@ -147,6 +158,8 @@ class Server:
             await door.wait_closed(self.grace_s)
         for grpc_door in self._grpc:
             await grpc_door.close(self.grace_s)
+        if self._admin is not None:
+            await self._admin.close(self.grace_s)
         self._remove_sockets()
 
     def _remove_sockets(self) -> None:

@@ -77,6 +77,8 @@ class Session:
         on_ended: "Callable[[Session], None]",
     ) -> None:  # fmt: skip
         self.id, self.tenant, self.uid = 0, tenant, uid
+        self.pid, self.client, self.transport = 0, "", "socket"
+        self.since_ns = inbox.now_ns()
         self.nonce = secrets.token_bytes(NONCE_BYTES)
         self.features = 0  # What the client understands.
         self.way = ""  # That it came by, where calls of another way are not its own.

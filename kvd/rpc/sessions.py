@@ -68,6 +68,7 @@ class Sessions:
             os.close(pidfd)
             raise no_session(error) from None
         self._begin(session, admitted.session)
+        session.pid = peer.pid
         self._watch.add(peer, pidfd, session.id)
         self._by_nonce[session.nonce] = session
         return session, admitted
@@ -97,6 +98,9 @@ class Sessions:
             raise KvdError(ErrorKind.DENIED, "the nonce is not of a session that awaits a stream")
         del self._by_nonce[nonce]
         return session
+
+    def get(self, number: int) -> Session | None:
+        return self._by_id.get(number)
 
     def by_token(self, token: str) -> Session | None:
         """Return whose token it is; whether it may be used on this way is the door's to say."""

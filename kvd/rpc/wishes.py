@@ -87,7 +87,7 @@ def _text(value: str, field: str) -> str:
     return value
 
 
-def _chain(data: bytes, limits: Limits) -> bytes:
+def chain_of(data: bytes, limits: Limits) -> bytes:
     count, rest = divmod(len(data), DIGEST_BYTES)
     if rest or not count:
         raise invalid(
@@ -112,7 +112,7 @@ def _columns(data: bytes, dtype: str, field: str, limits: Limits) -> np.ndarray:
     return np.frombuffer(data, dtype).reshape(-1, CLASS_COUNT)
 
 
-def _lane(message: pb.Lane) -> Lane:
+def lane_of(message: pb.Lane) -> Lane:
     return _checked_lane(
         message.kv_group,
         message.shard_scheme,
@@ -144,7 +144,7 @@ def _lanes(messages: "list[pb.Lane]", limits: Limits) -> tuple[Lane, ...]:
         raise invalid(
             f"lanes has {len(messages)} entries, allowed are 1 to {limits.lanes_per_request_max}"
         )
-    return tuple(_lane(message) for message in messages)
+    return tuple(lane_of(message) for message in messages)
 
 
 def _deadline_ns(deadline_ms: int, asker: Asker) -> int:
@@ -199,9 +199,9 @@ def _reserve(message: pb.ReserveRequest, asker: Asker) -> Event:
         asker.request,
         asker.session,
         message.keyspace,
-        _lane(message.lane),
+        lane_of(message.lane),
         message.parent,
-        _chain(message.chain, limits),
+        chain_of(message.chain, limits),
         _columns(message.sizes, "<u4", "sizes", limits),
         message.durability == pb.DURABILITY_DISK,
     )
@@ -229,7 +229,7 @@ def _lookup(message: pb.LookupRequest, asker: Asker) -> Event:
         asker.session,
         message.keyspace,
         _lanes(message.lanes, asker.limits),
-        _chain(message.chain, asker.limits),
+        chain_of(message.chain, asker.limits),
         message.lease,
     )
 
@@ -240,7 +240,7 @@ def _prefetch(message: pb.PrefetchRequest, asker: Asker) -> Event:
         asker.session,
         message.keyspace,
         _lanes(message.lanes, asker.limits),
-        _chain(message.chain, asker.limits),
+        chain_of(message.chain, asker.limits),
         message.class_count,
     )
 
@@ -253,7 +253,7 @@ def _clear(message: pb.ClearRequest, asker: Asker) -> Event:
 def _fetch(message: pb.FetchRequest, asker: Asker) -> Event:
     return FetchWanted(
         asker.request, asker.session, message.keyspace,
-        _lanes(message.lanes, asker.limits), _chain(message.chain, asker.limits),
+        _lanes(message.lanes, asker.limits), chain_of(message.chain, asker.limits),
         message.class_count, message.layer_begin, message.layer_end,
         _known(Delivery, message.delivery, "delivery"), message.rate_bits, message.lease,
         _deadline_ns(message.deadline_ms, asker),

@@ -30,6 +30,11 @@ class Operator:
         if self.world.seed % WORLDS_EACH == 0:
             self._later()
 
+    def stop(self) -> None:
+        """Let go of everything."""
+        for pin in list(self.world.state.pins):
+            self._ask(UnpinWanted(self._number(), pin))
+
     def answered(self, request: int, outcome: Outcome) -> None:
         require(request in self._asked, f"I10: an operator was answered {request}")
         event = self._asked.pop(request)
@@ -47,8 +52,6 @@ class Operator:
 
     def _act(self) -> None:
         if self.world.stopped:
-            for pin in self.pins:  # Or nothing would ever settle.
-                self._ask(UnpinWanted(self._number(), pin))
             return
         trees = [tree for tree in self.world.state.index.trees if tree.rows]
         if trees:

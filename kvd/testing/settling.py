@@ -29,6 +29,7 @@ STORE_TRIES, STORE_EVERY_NS = 100, NS_PER_S // 4
 def settle(world: "World", tenants: tuple[str, ...]) -> None:
     """End all sessions, then all processes; require that both leave nothing behind."""
     world.stopped = True
+    world.operator.stop()
     if world.tier is not None:
         world.conditions.weather.calm_down()
     lingering = world.rng.random() < 0.5

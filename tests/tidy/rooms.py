@@ -35,7 +35,20 @@ ROOMS = {
     "checking": Room(("words", "codec", "format", "disk", "catalog")),
     "daemon": Room(("words", *BELOW_DAEMON, "observe"), ("uvloop",)),
     "rpc": Room(
-        ("words", "v1", "observe", "core.events", "core.effects", "daemon.inbox", "daemon.pace"),
+        (
+            "words",
+            "v1",
+            "observe",
+            "core.events",
+            "core.effects",
+            "core.operator_events",
+            "core.census",
+            "core.explain",
+            "core.story",
+            "daemon.inbox",
+            "daemon.desk",
+            "daemon.pace",
+        ),
         ("grpc", "grpc_health", "grpc_reflection", "google", "uvloop"),
     ),
     "observe": Room(("words",), ("prometheus_client",)),
@@ -49,7 +62,9 @@ ROOMS = {
     ),
     "doctor": Room(("words", "codec", "arena", "disk", "daemon.budget", "rpc.lock")),
     "sizing": Room(("words", "codec", "format", "daemon.budget")),
-    "cli": Room(("words", "client", "checking", "doctor", "sizing"), ("rich",)),
+    "cli": Room(
+        ("words", "client", "checking", "doctor", "sizing", "v1"), ("rich", "google")
+    ),
     "testing": Room(("words", *BELOW_DAEMON, "daemon", "rpc", "observe"), ("pytest", "hypothesis")),
 }
 # One verb of the command line puts together what nothing else may see together.
