@@ -42,7 +42,11 @@ def show_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]]
         table.add_column(name.removeprefix(">"), justify="right" if right else "left")
     for row in rows:
         table.add_row(*row)
-    console().print(table)
+    # Not by its own print: that ends the process, in its own way, when nobody reads on.
+    out = console()
+    with out.capture() as captured:
+        out.print(table)
+    print(captured.get(), end="")
 
 
 def show_line(line: str) -> None:

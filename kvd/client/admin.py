@@ -56,17 +56,22 @@ class AdminClient:
         except grpc.RpcError as error:
             raise self._named(error, name, timeout_s) from None
 
+    def _hung(self, timeout_s: float) -> str:
+        return (
+            f"the daemon behind {self._path} did not answer within {timeout_s:g} s: it hangs or "
+            "is very busy; see its log (journalctl -u kvd), or give --timeout"
+        )
+
     def _named(self, error: grpc.RpcError, name: str, timeout_s: float) -> KvdError:
         code, details = error.code(), error.details() or ""
         match code:
             case grpc.StatusCode.DEADLINE_EXCEEDED:
-                return NoDaemon(
-                    f"the daemon behind {self._path} did not answer within {timeout_s:g} s: it "
-                    "hangs or is very busy; see its log (journalctl -u kvd), or give --timeout"
-                )
+                return NoDaemon(self._hung(timeout_s))
             case grpc.StatusCode.UNIMPLEMENTED:
                 what = f"this daemon does not know {name}: it is older than this tool; upgrade it"
                 return KvdError(ErrorKind.INCOMPATIBLE, what)
+            case grpc.StatusCode.UNAVAILABLE if "timed out" in details:
+                return NoDaemon(self._hung(timeout_s))
             case grpc.StatusCode.UNAVAILABLE if "draining" not in details:
                 return NoDaemon(_nobody(self._path, details))
         known = {"INVALID_ARGUMENT": ErrorKind.INVALID, "RESOURCE_EXHAUSTED": ErrorKind.OVERLOADED}
@@ -90,7 +95,7 @@ def _check_socket(path: Path) -> None:
         raise NoDaemon(_not_allowed(path, error.strerror or "")) from None
     if not stat.S_ISSOCK(mode):
         raise NoDaemon(f"{path} is not a socket; name the daemon's --directory")
-    if not os.access(path, os.W_OK):
+    if not os.access(path, os.W_OK, effective_ids=True):
         raise NoDaemon(_not_allowed(path, "permission denied"))
 
 
