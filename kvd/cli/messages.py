@@ -33,6 +33,8 @@ def _single(field: FieldDescriptor, value: object) -> Value:
     if field.type == FieldDescriptor.TYPE_ENUM:
         known = field.enum_type.values_by_number.get(value)
         return known.name if known else value  # type: ignore[return-value]
+    if value == float("inf"):
+        return None  # JSON has no word for it: the last bucket of a histogram has no upper bound.
     return value  # type: ignore[return-value]
 
 
