@@ -11,9 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 
-from kvd.cli.main import version
-from kvd.config import ADMIN_SOCKET, default_directory
+from kvd.cli.version import version
+from kvd.config import ADMIN_SOCKET, complete
 from kvd.errors import KvdError
+from kvd.settings_sources import DEFAULT_FILE, settle
 
 EXIT_DONE, EXIT_NOT_WELL, EXIT_REFUSED, EXIT_NOBODY = 0, 1, 2, 3
 SECONDS_MAX = 3600
@@ -27,7 +28,8 @@ EPILOG = """exit codes:
 --json prints one object, whose fields are those of proto/kvd/v1/admin.proto: they keep their
 meaning, and there may come more; of an older daemon some are zero. Digests are hexadecimal.
 
-environment: KVD_DIRECTORY, as for `kvd serve`.
+The runtime directory is that of `kvd serve` with the same flags, environment and file of
+settings: --directory, KVD_DIRECTORY, --config, KVD_CONFIG.
 """
 
 
@@ -86,6 +88,7 @@ def _parser() -> argparse.ArgumentParser:
     for verb in VERBS:
         own = verbs.add_parser(verb.name, help=verb.help, description=verb.help)
         own.add_argument("--directory", default="", help="runtime directory of the daemon")
+        own.add_argument("--config", default="", help="the daemon's file of settings")
         own.add_argument("--timeout", type=_seconds, default=5.0, metavar="SECONDS",
                          help="how long to wait for the daemon (5)")  # fmt: skip
         own.add_argument("--json", action="store_true", help="print one JSON object")
@@ -97,7 +100,10 @@ def _parser() -> argparse.ArgumentParser:
 def _run(arguments: argparse.Namespace) -> int:
     from kvd.client.admin import AdminClient
 
-    directory = Path(arguments.directory or default_directory(os.environ))
+    flags = {"directory": arguments.directory, "config": arguments.config}
+    said = settle({key: text for key, text in flags.items() if text}, os.environ, DEFAULT_FILE)
+    directory = complete(said, os.environ)["directory"].value
+    assert isinstance(directory, Path)
     verb = arguments.chosen
     with AdminClient(directory / ADMIN_SOCKET, arguments.timeout) as client:
         return getattr(_module(verb), f"run_{verb.name}")(client, arguments)

@@ -8,8 +8,8 @@ from kvd.cli.chains import find_keyspace
 from kvd.cli.messages import human
 from kvd.cli.tables import show_json, show_line
 from kvd.client.admin import AdminClient, NoDaemon
-from kvd.config import parse_size
 from kvd.errors import ErrorKind, KvdError
+from kvd.units import SIZE_UNITS, parse_size
 from kvd.v1 import admin_pb2 as admin
 
 DEADLINE_MS = 30_000  # Of a clear, which waits for the disk.
@@ -57,7 +57,11 @@ def _digest(client: AdminClient, arguments: argparse.Namespace) -> bytes:
 
 
 def run_evict(client: AdminClient, arguments: argparse.Namespace) -> int:
-    size_bytes = parse_size("--bytes", arguments.bytes) if arguments.bytes else 0
+    size_bytes = parse_size(arguments.bytes or "0")
+    if size_bytes is None:
+        units = " ".join(filter(None, SIZE_UNITS))
+        message = f"--bytes is {arguments.bytes!r}; allowed is a number with one of {units}"
+        raise KvdError(ErrorKind.INVALID, message)
     wish = admin.EvictRequest(
         tenant=arguments.tenant,
         keyspace=_digest(client, arguments),

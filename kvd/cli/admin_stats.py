@@ -34,4 +34,3 @@ def _words(sample: admin.Sample) -> str:
     if sample.buckets:
         return f"{_count(sample):,.0f} times, {sample.value:.6g} in all"
     return f"{sample.value:,.10g}"
-

@@ -3,14 +3,13 @@
 A few numpy passes over all rows: for a question now and then, not for every request.
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
 
 from kvd.core.explain import Finding, explain_miss
 from kvd.core.index import Tree
-from kvd.core.slabs import growing, is_own
+from kvd.core.slabs import is_own
 from kvd.core.state import Session, State
 from kvd.core.story import Miss
 from kvd.core.transitions import SegmentLife, StripState
@@ -100,7 +99,7 @@ class Summary:
 
 
 def summarize(state: State) -> Summary:
-    name = "draining" if state.draining else "growing" if growing(state) else "ready"
+    name = "draining" if state.draining else "growing" if state.touching else "ready"
     return Summary(
         name,
         sum(not is_own(number) for number in state.sessions),
@@ -177,25 +176,34 @@ def _count_session(session: Session) -> SessionCensus:
     )  # fmt: skip
 
 
-def list_keyspaces(state: State) -> Iterator[KeyspaceCensus]:
-    """Yield the keyspaces that anything is stored for, or that a client has registered."""
-    index = state.index
+def list_keyspaces(state: State) -> list[KeyspaceCensus]:
+    """Return the keyspaces that anything is stored for, or that a client has registered."""
+    index, found = state.index, []
     by_digest: dict[bytes, list[Tree]] = {}
     for tree in index.trees:
         if tree.rows:
             by_digest.setdefault(tree.digest, []).append(tree)
     for digest, (tenant, keyspace) in registered(state).items():
         if digest not in by_digest:
-            yield KeyspaceCensus(digest, tenant, keyspace, (), 0, Held(), Held())
+            found.append(KeyspaceCensus(digest, tenant, keyspace, (), 0, Held(), Held()))
     for digest, trees in by_digest.items():
         numbers = [np.fromiter(t.rows.values(), np.int64, len(t.rows)) for t in trees]
         rows = np.concatenate(numbers)
         sizes = index.size[rows]
         dram = (index.slab[rows] != 0) & (index.missing[rows] == 0)
-        yield KeyspaceCensus(
-            digest, trees[0].tenant, trees[0].keyspace, tuple(t.lane for t in trees), len(rows),
-            _held(sizes, dram), _held(sizes, index.segment[rows] != 0),
-        )  # fmt: skip
+        lanes, disk = tuple(tree.lane for tree in trees), index.segment[rows] != 0
+        found.append(
+            KeyspaceCensus(
+                digest,
+                trees[0].tenant,
+                trees[0].keyspace,
+                lanes,
+                len(rows),
+                _held(sizes, dram),
+                _held(sizes, disk),
+            )  # fmt: skip
+        )
+    return found
 
 
 def registered(state: State) -> dict[bytes, tuple[str, Keyspace]]:
@@ -214,7 +222,6 @@ def list_pins(state: State) -> list[PinCensus]:
     ]
 
 
-def list_misses(state: State) -> Iterator[tuple[Miss, Finding]]:
-    """Yield the last questions that found less than they asked for, the newest first."""
-    for miss in reversed(state.story.misses):
-        yield miss, explain_miss(state, miss)
+def list_misses(state: State) -> list[tuple[Miss, Finding]]:
+    """Return the last questions that found less than they asked for, the newest first."""
+    return [(miss, explain_miss(state, miss)) for miss in reversed(state.story.misses)]

@@ -5,21 +5,22 @@ Reads the core's state and changes nothing: what changes it is a wish like any o
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from kvd.clock import Clock
 from kvd.core import census
-from kvd.core.explain import Finding, LaneReport, explain_chain
+from kvd.core.explain import LaneReport, explain_chain
 from kvd.core.index import NO_ROW, Tree
 from kvd.core.operator_events import OPERATOR
 from kvd.core.save import is_saved
 from kvd.core.state import State
-from kvd.core.story import Miss
 from kvd.errors import ErrorKind, KvdError
 from kvd.types import Lane
 
 if TYPE_CHECKING:
     from kvd.daemon.inbox import Link
+
+Answered = TypeVar("Answered")
 
 _SLAB_FAILED = "slabs could not be made: lower dram (KVD_DRAM), or free memory; the log says why"
 _TIER_FAULT = "it is tried again by itself; see the drive, and `kvd doctor`"
@@ -37,8 +38,11 @@ class Progress:
 
 
 class Desk:
-    def __init__(self, state: State, clock: Clock, drain_ns: int, links: dict[int, "Link"]) -> None:
-        self._state, self._clock, self._drain_ns, self._links = state, clock, drain_ns, links
+    def __init__(
+        self, state: State, clock: Clock, links: dict[int, "Link"], paths: tuple[str, ...]
+    ) -> None:
+        """`paths` are of data directories, in the core's order."""
+        self._state, self._clock, self._links, self.paths = state, clock, links, paths
         self._started_ns = clock.now_ns()
         self._stopping_ns: int | None = None
         self.on_stop: Callable[[], None] = _nothing  # Set by who can end the process.
@@ -53,23 +57,9 @@ class Desk:
     def ago_ns(self, at_ns: int) -> int:
         return max(0, self._clock.now_ns() - at_ns)
 
-    def summary(self) -> census.Summary:
-        return census.summarize(self._state)
-
-    def tiers(self) -> tuple[census.TierCensus, ...]:
-        return census.count_tiers(self._state)
-
-    def sessions(self) -> tuple[census.SessionCensus, ...]:
-        return census.list_sessions(self._state)
-
-    def keyspaces(self) -> list[census.KeyspaceCensus]:
-        return list(census.list_keyspaces(self._state))
-
-    def misses(self) -> list[tuple[Miss, Finding]]:
-        return list(census.list_misses(self._state))
-
-    def pins(self) -> list[census.PinCensus]:
-        return census.list_pins(self._state)
+    def read(self, question: Callable[[State], Answered]) -> Answered:
+        """Return what a question of `kvd.core.census` finds."""
+        return question(self._state)
 
     def heard_ns(self) -> int:
         """Return how long the story of chunks goes back."""
@@ -120,7 +110,7 @@ class Desk:
         for directory in ssd.directories:
             if directory.fault is not None:
                 fault = directory.fault.message
-                yield f"data directory {directory.number} is degraded: {fault}; {_TIER_FAULT}"
+                yield f"{self.paths[directory.number]} is degraded: {fault}; {_TIER_FAULT}"
         if ssd.segments_max < ssd.config.segments_max:
             most = ssd.config.segments_max
             yield f"ssd uses {ssd.segments_max} of {most} segments: {_SHRUNK}"
@@ -137,8 +127,8 @@ class Desk:
         state = self._state
         begun_ns = self._clock.now_ns() if self._stopping_ns is None else self._stopping_ns
         requests = sum(len(session.requests) for session in state.sessions.values())
-        left_ns = max(0, begun_ns + self._drain_ns - self._clock.now_ns())
-        return Progress(self.summary().sessions, requests, is_saved(state), left_ns)
+        left_ns = max(0, begun_ns + state.config.limits.drain_ns - self._clock.now_ns())
+        return Progress(census.summarize(state).sessions, requests, is_saved(state), left_ns)
 
 
 def _nothing() -> None:

@@ -113,7 +113,8 @@ class Daemon:
             gathering = Gathering(self._crossing, partial(self._take_report, health))
             self._ssd = SsdHand(found, self._arena, self._clock, gathering.post)
         self._hands = Hands(self._arena, self._clock, self.limits, self.post, self._ssd)
-        self.desk = Desk(self._state, self._clock, limits.drain_ns, self._hands.links)
+        paths = tuple(str(each.path) for each in found.directories) if found else ()
+        self.desk = Desk(self._state, self._clock, self._hands.links, paths)
         self._border = _BugBorder(on_bug)
         self._queue: deque[Event] = deque()
         self._stepping = False

@@ -16,10 +16,9 @@ from kvd.v1 import kvd_pb2 as pb
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What the daemon was given: `paths` of data directories, `quotas` of tenants by tier."""
+    """What the daemon was given: tenants, and their quotas in bytes by tier."""
 
     tenants: tuple[str, ...]
-    paths: tuple[str, ...] = ()
     quotas: dict[Tier, dict[str, int]] = field(default_factory=dict)
 
 
@@ -30,8 +29,8 @@ def class_infos(held: Held) -> list[admin.ClassInfo]:
     ]
 
 
-def tier_info(tier: TierCensus, settings: Settings) -> admin.TierInfo:
-    paths, quotas = settings.paths, settings.quotas.get(tier.tier, {})
+def tier_info(tier: TierCensus, settings: Settings, paths: tuple[str, ...]) -> admin.TierInfo:
+    quotas = settings.quotas.get(tier.tier, {})
     tenants = {**dict.fromkeys(settings.tenants, Held()), **tier.tenants}
     return admin.TierInfo(
         name=tier.tier.name.lower(),

@@ -171,6 +171,7 @@ class GrpcDoor:
         async with answering(context):
             check_hello(hello)
             session, epoch = self._sessions.attach(tenant, stream)
+            session.client, session.transport = hello.client, context.peer()
             session.features = hello.features
             self._entrance.made(session)
             try:

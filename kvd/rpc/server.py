@@ -28,6 +28,7 @@ from kvd.rpc.listener import accept_forever, listen, remove_socket
 from kvd.rpc.lock import DirectoryLock
 from kvd.rpc.sessions import Sessions
 from kvd.rpc.tcp import add_port, check_tcp, tcp_options
+from kvd.types import Tier
 
 GRACE_SECONDS = 1.0  # At the end, for what was written to reach clients that read.
 
@@ -100,8 +101,11 @@ class Server:
 
     async def _open_admin(self) -> None:
         config, inbox = self._config, self._sessions.inbox
-        paths = config.ssd.directories if config.ssd else ()
-        settings = Settings(config.tenant_names, tuple(map(str, paths)))
+        quotas = {
+            Tier.DRAM: {t.name: t.dram_quota_bytes or 0 for t in config.tenants},
+            Tier.SSD: {t.name: t.ssd_quota_bytes or 0 for t in config.tenants},
+        }
+        settings = Settings(config.tenant_names, quotas)
         self._admin = AdminDoor(config.directory / ADMIN_SOCKET, inbox, self._sessions, settings)
         await self._admin.open()
 

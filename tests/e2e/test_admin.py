@@ -18,6 +18,7 @@ from kvd.config import ADMIN_SOCKET
 from kvd.v1 import admin_pb2 as admin
 from kvd.v1 import admin_pb2_grpc
 from tests.e2e.process import DEADLINE_S, ROOT, running
+from tests.e2e.ssd_node import until
 
 SHAPE = BlockShape.of_attention(layers=2, heads=1, width=16, dtype=Dtype.BF16)
 CHUNKS, CHUNK_TOKENS = 6, 64
@@ -98,8 +99,9 @@ def name_of(ask, revision: str = "1") -> str:
 
 
 def test_status(ask, run, stored) -> None:
+    until(lambda: ask("status")["state"] == "ready", "memory is not made")
     status = ask("status")
-    assert status["state"] == "ready" and status["problems"] == []
+    assert status["problems"] == []
     assert status["tenants"] == ["default", "other"] and status["sessions"] == 1
     dram, ssd = status["tiers"]
     assert sum(c["strips"] for c in dram["classes"]) == 3 * CHUNKS

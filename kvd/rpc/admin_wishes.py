@@ -1,0 +1,94 @@
+"""What operators do: each wish is an event of the core, answered through one link."""
+
+import asyncio
+from collections.abc import Callable
+from functools import partial
+
+from google.protobuf.message import Message
+
+from kvd.clock import NS_PER_MS
+from kvd.core.effects import Cleared, Evicted, Outcome, Pinned
+from kvd.core.events import Event
+from kvd.core.operator_events import EvictWanted, ForgetWanted, PinWanted, UnpinWanted
+from kvd.daemon.inbox import Inbox
+from kvd.errors import KvdError
+from kvd.limits import DIGEST_BYTES
+from kvd.rpc.operator import OperatorLink
+from kvd.rpc.wishes import chain_of, invalid
+from kvd.types import CLASS_COUNT
+from kvd.v1 import admin_pb2 as admin
+from kvd.v1 import kvd_pb2 as pb
+
+Answers = dict[str, tuple[type[Message], Callable[..., object]]]  # By name of the call.
+
+
+class OperatorWishes:
+    def __init__(self, inbox: Inbox) -> None:
+        self._inbox, self.link = inbox, OperatorLink()
+        inbox.desk.admit(self.link)
+
+    def answers(self) -> Answers:
+        return {
+            "Evict": (admin.EvictRequest, self._evict),
+            "Forget": (admin.ForgetRequest, self._forget),
+            "Pin": (admin.PinRequest, self._pin),
+            "Unpin": (admin.UnpinRequest, self._unpin),
+        }
+
+    async def _evict(self, request: admin.EvictRequest) -> admin.EvictReply:
+        """Free step by step, so that everybody else has his turn in between."""
+        whose = request.tenant, _digest(request.keyspace)
+        reply, left, more = admin.EvictReply(), request.bytes, True
+        while more:
+            wish = partial(self._evict_wish, *whose, left, lossy=request.lossy)
+            outcome = await self._ask(wish)
+            assert isinstance(outcome, Evicted), outcome
+            reply.strips += outcome.strips
+            reply.bytes += outcome.size_bytes
+            left -= min(left, outcome.size_bytes)
+            more = outcome.more and (left > 0 or not request.bytes)
+            await asyncio.sleep(0)
+        return reply
+
+    @staticmethod
+    def _evict_wish(tenant: str, keyspace: bytes, left: int, request: int, *, lossy: bool) -> Event:
+        return EvictWanted(request, tenant, keyspace, left, lossy)
+
+    async def _forget(self, request: admin.ForgetRequest) -> pb.ClearReply:
+        tenant, keyspace = request.tenant, _digest(request.keyspace)
+        limits = self._inbox.limits
+        span_ns = request.deadline_ms * NS_PER_MS or limits.deadline_ns
+        deadline_ns = self._inbox.now_ns() + min(span_ns, limits.deadline_ns_max)
+        outcome = await self._ask(lambda n: ForgetWanted(n, tenant, keyspace, deadline_ns))
+        assert isinstance(outcome, Cleared), outcome
+        return pb.ClearReply(chunks=outcome.chunks, held=outcome.held)
+
+    async def _pin(self, request: admin.PinRequest) -> admin.PinReply:
+        chain = chain_of(request.chain, self._inbox.limits)
+        classes = request.class_count or CLASS_COUNT
+        if classes > CLASS_COUNT:
+            raise invalid(f"class_count is {classes}, allowed are 1 to {CLASS_COUNT}")
+        keyspace = _digest(request.keyspace)
+        outcome = await self._ask(lambda n: PinWanted(n, keyspace, chain, classes))
+        assert isinstance(outcome, Pinned), outcome
+        return admin.PinReply(pin=outcome.pin, counts=outcome.counts, bytes=outcome.size_bytes)
+
+    async def _unpin(self, request: admin.UnpinRequest) -> admin.UnpinReply:
+        await self._ask(lambda n: UnpinWanted(n, request.pin))
+        return admin.UnpinReply()
+
+    async def _ask(self, make_wish: Callable[[int], Event]) -> Outcome:
+        """Post a wish and wait for its answer; raise what it was refused with."""
+        request = self._inbox.next_request()
+        answered = self.link.expect(request)
+        self._inbox.post(make_wish(request))
+        outcome = await answered
+        if isinstance(outcome, KvdError):
+            raise outcome
+        return outcome
+
+
+def _digest(data: bytes) -> bytes:
+    if len(data) not in (0, DIGEST_BYTES):
+        raise invalid(f"keyspace has {len(data)} bytes; it is a digest of {DIGEST_BYTES}")
+    return data
