@@ -45,6 +45,7 @@ class Verb:
 VERBS = (
     Verb("status", "what the daemon is, has and lacks", "admin_show"),
     Verb("tiers", "what lies in dram and ssd, by class and tenant", "admin_show"),
+    Verb("stats", "every number of the daemon, as its metrics have them", "admin_stats"),
     Verb("sessions", "who is connected, and what each holds", "admin_show"),
     Verb("keyspaces", "which models are stored, and how much of each", "admin_show"),
     Verb("pins", "what is pinned", "admin_show"),

@@ -34,6 +34,7 @@ def on_clear(state: State, event: ClearWanted) -> None:
         [tree for tree in state.index.trees if tree.digest == found[0]], event.deadline_ns,
     )  # fmt: skip
     session.requests.add(event.request)
+    state.counts.clears[session.tenant] += 1
 
 
 def begin(state: State, request: int, session: int, trees: list[Tree], deadline_ns: int) -> None:
@@ -59,8 +60,6 @@ def begin(state: State, request: int, session: int, trees: list[Tree], deadline_
             index.generation[rows],
         )  # fmt: skip
     )
-    if trees:
-        state.counts.clears[trees[0].tenant] += 1
 
 
 def unpin(state: State, pin: Pin) -> None:

@@ -70,7 +70,7 @@ def _on_evict(state: State, event: EvictWanted) -> list[Effect]:
         row, plane_class = divmod(strip, CLASS_COUNT)
         size = int(index.size[row, plane_class])
         if index.segment[row, plane_class]:
-            slabs.add(free_copy(state, row, plane_class))
+            slabs.add(free_copy(state, row, plane_class, Why.EVICTED))
         elif index.children[row, plane_class] or index.top_class(row) != plane_class:
             continue  # What stands on it is held, or on disk.
         elif is_held(state, row, plane_class):
@@ -108,6 +108,7 @@ def _in_dram(state: State, trees: np.ndarray, *, lossy: bool) -> np.ndarray:
 
 def _on_forget(state: State, event: ForgetWanted) -> list[Effect]:
     trees = trees_of(state, event.tenant, event.keyspace)
+    state.counts.clears[trees[0].tenant] += 1
     clear.begin(state, event.request, OPERATOR, trees, event.deadline_ns)
     return []
 

@@ -22,6 +22,7 @@ from kvd.daemon.desk import Desk
 from kvd.errors import KvdError
 from kvd.limits import Limits
 from kvd.observe.observer import Observer
+from kvd.observe.samples import Reading
 
 Notice = RecallSlab | DropSlab | LeaseLost | TellReady | TellDraining
 
@@ -111,3 +112,7 @@ class Inbox(Protocol):
         ...
 
     def is_draining(self) -> bool: ...
+
+    def read_metrics(self) -> Reading:
+        """Return what the metrics are now, for `observer.expand`."""
+        ...

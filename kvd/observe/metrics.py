@@ -21,7 +21,7 @@ EVENTS = (
     "LookupWanted", "FetchWanted", "ReleaseWanted", "RenewWanted", "CancelWanted",
     "PrefetchWanted", "ClearWanted", "DeliveryMoved", "DeliveryEnded", "Ticked", "Recovered",
     "DayBegan", "SegmentDone", "StripsWritten", "StripsRead", "ReadReleased", "Probed",
-    "SpaceSeen", "Committed",
+    "SpaceSeen", "Committed", "EvictWanted", "ForgetWanted", "PinWanted", "UnpinWanted",
 )  # fmt: skip
 FAULTS = (
     "io", "no_space", "timeout", "checksum", "format", "device", "gone", "cancelled",

@@ -31,6 +31,7 @@ class Reads:
             "Tiers": (admin.TiersRequest, lambda _: admin.TiersReply(tiers=self._tiers())),
             "Sessions": (admin.SessionsRequest, self._list_sessions),
             "Keyspaces": (admin.KeyspacesRequest, self._list_keyspaces),
+            "Stats": (admin.StatsRequest, self._stats),
             "Explain": (admin.ExplainRequest, self._explain),
             "Misses": (admin.MissesRequest, self._list_misses),
             "Pins": (admin.PinsRequest, self._list_pins),
@@ -86,6 +87,16 @@ class Reads:
     def _list_pins(self, _: Message) -> admin.PinsReply:
         pins = self._desk.read(census.list_pins)
         return admin.PinsReply(pins=[replies.pin_info(pin, self._desk) for pin in pins])
+
+    def _stats(self, request: admin.StatsRequest) -> admin.StatsReply:
+        samples = self._inbox.observer.expand(self._inbox.read_metrics())
+        return admin.StatsReply(
+            at_ms=self._desk.age_ns() // NS_PER_MS,
+            samples=[
+                replies.sample_message(sample)
+                for sample in samples if sample.name.startswith(request.prefix)
+            ],
+        )  # fmt: skip
 
     def _explain(self, request: admin.ExplainRequest) -> admin.ExplainReply:
         chain = chain_of(request.chain, self._inbox.limits)

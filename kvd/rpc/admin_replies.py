@@ -8,10 +8,14 @@ from kvd.core.explain import Finding, LaneReport
 from kvd.core.story import Miss
 from kvd.daemon.desk import Desk
 from kvd.identity import Keyspace
+from kvd.observe.metrics import TABLE
+from kvd.observe.samples import Sample
 from kvd.rpc.session import Session
 from kvd.types import Lane, PlaneClass, Tier
 from kvd.v1 import admin_pb2 as admin
 from kvd.v1 import kvd_pb2 as pb
+
+KINDS = {metric.name: metric.kind.value for metric in TABLE}
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,6 +173,16 @@ def miss_info(miss: Miss, finding: Finding, desk: Desk) -> admin.MissInfo:
         first=miss.first,
         asked=miss.asked,
         finding=finding_message(finding, desk),
+    )
+
+
+def sample_message(sample: Sample) -> admin.Sample:
+    return admin.Sample(
+        name=sample.name,
+        kind=KINDS[sample.name],
+        labels=[admin.Label(name=name, value=value) for name, value in sample.labels],
+        value=sample.value,
+        buckets=[admin.Bucket(le=le, count=count) for le, count in sample.buckets],
     )
 
 
