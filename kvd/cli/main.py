@@ -1,9 +1,10 @@
 """The command `kvd`: its verbs and flags. What a verb needs is imported when it is run."""
 
 import argparse
+import importlib
 import sys
 
-from kvd.cli import check_flags, config_flags, doctor_flags, size_flags
+from kvd.cli import check_flags, config_flags, doctor_flags, health_flags, size_flags
 from kvd.cli.serve_flags import SETTINGS_EPILOG, add_settings
 from kvd.cli.version import version
 
@@ -22,11 +23,18 @@ stored: give a larger budget from the start.
 
 def main(words: list[str] | None = None) -> int:
     """Run one verb and return the exit code of the process."""
-    parser = argparse.ArgumentParser(
+    arguments = parser().parse_args(words)
+    # A verb's module is named after it.
+    return importlib.import_module(f"kvd.cli.{arguments.verb}").run(arguments)
+
+
+def parser() -> argparse.ArgumentParser:
+    """Return what reads the words of all verbs."""
+    made = argparse.ArgumentParser(
         prog="kvd", description="A per-node daemon that keeps KV caches as bit planes."
     )
-    parser.add_argument("--version", action="version", version=f"kvd {version()}")
-    verbs = parser.add_subparsers(dest="verb", required=True, metavar="VERB")
+    made.add_argument("--version", action="version", version=f"kvd {version()}")
+    verbs = made.add_subparsers(dest="verb", required=True, metavar="VERB")
     _add_serve(verbs.add_parser("serve", help="run the daemon until SIGTERM"))
     configured = verbs.add_parser("config", help="show or check what the daemon is given")
     config_flags.add_flags(configured)
@@ -36,26 +44,9 @@ def main(words: list[str] | None = None) -> int:
     doctored = verbs.add_parser("doctor", help="what this host lacks to run `kvd serve` well")
     add_settings(doctored)
     doctor_flags.add_flags(doctored)
-    arguments = parser.parse_args(words)
-    if arguments.verb == "check":
-        from kvd.cli import check
-
-        return check.run(arguments)
-    if arguments.verb == "config":
-        from kvd.cli import config
-
-        return config.run(arguments)
-    if arguments.verb == "size":
-        from kvd.cli import size
-
-        return size.run(arguments)
-    if arguments.verb == "doctor":
-        from kvd.cli import doctor
-
-        return doctor.run(arguments)
-    from kvd.cli import serve
-
-    return serve.run(arguments)
+    asked = verbs.add_parser("health", help="whether a daemon serves, for probes")
+    health_flags.add_flags(asked)
+    return made
 
 
 def _add_serve(parser: argparse.ArgumentParser) -> None:

@@ -30,7 +30,8 @@ def kernel(scene: Scene) -> Iterator[Finding]:
         yield fail("kernel.version", f"Linux {release}", wanted, "boot a newer kernel")
     elif version < _KERNEL_GOOD:
         said = f"Linux {release}: no SO_PEERPIDFD; a client's process is found by its pid"
-        yield note("kernel.version", said, "6.5, where the kernel names the process itself")
+        wanted = "6.5, for clients in other containers"
+        yield note("kernel.version", said, wanted, "hostPID: true in the daemon's pod, until then")
     else:
         yield ok("kernel.version", f"Linux {release}")
 

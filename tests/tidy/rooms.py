@@ -62,7 +62,10 @@ ROOMS = {
     ),
     "doctor": Room(("words", "codec", "arena", "disk", "daemon.budget", "rpc.lock")),
     "sizing": Room(("words", "codec", "format", "daemon.budget")),
-    "cli": Room(("words", "client", "checking", "doctor", "sizing", "v1"), ("rich", "google")),
+    "cli": Room(
+        ("words", "client", "checking", "doctor", "sizing", "v1"),
+        ("rich", "google", "grpc", "grpc_health"),
+    ),
     "testing": Room(("words", *BELOW_DAEMON, "daemon", "rpc", "observe"), ("pytest", "hypothesis")),
 }
 # One verb of the command line puts together what nothing else may see together.
