@@ -13,8 +13,8 @@ from google.protobuf.message import Message
 from kvd.client.scope import Scope
 from kvd.client.session import Session
 from kvd.client.thread import Gate
-from kvd.errors import KvdError
-from kvd.wire import FrameKind
+from kvd.errors import ErrorKind, KvdError
+from kvd.wire import Feature, FrameKind
 
 T = TypeVar("T")
 
@@ -28,6 +28,7 @@ class Question(Generic[T]):
     say: Callable[[int], Message]
     take: Callable[[Session, Message], T]
     deadline_s: float
+    feature: Feature | None = None  # That a daemon has to know; another one would end the session.
 
     def ask_here(self) -> T | KvdError:
         """Ask and wait for the answer, on the caller's thread as far as it goes."""
@@ -38,7 +39,7 @@ class Question(Generic[T]):
 
     def _ask_here(self) -> T | KvdError:
         thread = self.scope.link.thread()
-        session = self.scope.link.session()
+        session = self._session()
         known = session.handles.get(self.scope.number)
         if known is None:
             return thread.ask(self.ask)
@@ -51,7 +52,7 @@ class Question(Generic[T]):
     def ask(self, done: Callable[[T | KvdError], None]) -> None:
         """Ask on the I/O thread; call back once with the answer or what kept it from coming."""
         try:
-            session = self.scope.link.session()
+            session = self._session()
         except KvdError as error:
             done(error)
             return
@@ -60,6 +61,14 @@ class Question(Generic[T]):
             asyncio.get_running_loop().create_task(self._register(session, done))
         else:
             self._timed(session, known[0], done)
+
+    def _session(self) -> Session:
+        """Return the live session; raise UNAVAILABLE, or INCOMPATIBLE where it cannot be asked."""
+        session = self.scope.link.session()
+        if self.feature is not None and not session.welcome.features & self.feature:
+            what = f"this daemon ({session.welcome.daemon}) does not know {self.feature.name}"
+            raise KvdError(ErrorKind.INCOMPATIBLE, f"{what}; upgrade it")
+        return session
 
     async def _register(self, session: Session, done: Callable[[T | KvdError], None]) -> None:
         scope = self.scope

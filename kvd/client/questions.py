@@ -15,7 +15,7 @@ from kvd.client.session import Session
 from kvd.errors import KvdError
 from kvd.types import Lane
 from kvd.v1 import kvd_pb2 as pb
-from kvd.wire import FrameKind
+from kvd.wire import Feature, FrameKind
 
 
 def lookup(
@@ -74,7 +74,7 @@ def prefetch(
         counts = parse_counts(reply.counts, count)
         return Found(counts)
 
-    return Question(scope, FrameKind.PREFETCH, say, take, seconds)
+    return Question(scope, FrameKind.PREFETCH, say, take, seconds, Feature.PREFETCH)
 
 
 def clear(scope: Scope, deadline_s: float | None) -> Question[Cleared]:
@@ -88,7 +88,7 @@ def clear(scope: Scope, deadline_s: float | None) -> Question[Cleared]:
         assert isinstance(reply, pb.ClearReply)
         return Cleared(reply.chunks, reply.held)
 
-    return Question(scope, FrameKind.CLEAR, say, take, seconds)
+    return Question(scope, FrameKind.CLEAR, say, take, seconds, Feature.CLEAR)
 
 
 def found_of(scope: Scope, answer: Found | KvdError) -> Found:

@@ -192,7 +192,7 @@ def _keyspace(message: pb.RegisterKeyspaceRequest, asker: Asker) -> Event:
 def _reserve(message: pb.ReserveRequest, asker: Asker) -> Event:
     limits = asker.limits
     if message.durability not in (pb.DURABILITY_MEMORY, pb.DURABILITY_DISK):
-        raise invalid(f"durability is {message.durability}; allowed are 0 and 1")
+        raise invalid(f"durability is {message.durability}; allowed are 0 (MEMORY), 1 (DISK)")
     if len(message.parent) not in (0, DIGEST_BYTES):
         raise invalid(f"parent has {len(message.parent)} bytes; it is {DIGEST_BYTES}, or empty")
     return ReserveWanted(

@@ -27,7 +27,7 @@ from kvd.limits import DIGEST_BYTES, MIB
 from kvd.shape import BlockShape, cell_grid
 from kvd.types import Dtype, Lane
 from kvd.v1 import kvd_pb2 as pb
-from kvd.wire import FRAME_HEAD, PIECE_HEAD, FrameKind
+from kvd.wire import FEATURES, FRAME_HEAD, PIECE_HEAD, FrameKind
 
 DEADLINE_S = 20.0
 NONCE = b"sixteen bytes 16"
@@ -51,6 +51,7 @@ class Peer:
 
     def __init__(self, directory: Path, epoch: int = 1) -> None:
         self.directory, self.epoch = directory, epoch
+        self.features = FEATURES  # That it knows.
         self._listeners = {
             name: _listen(directory / name, kind)
             for name, kind in (
@@ -76,8 +77,9 @@ class Peer:
         self.accept_channel()
         self.page, descriptor = make_page(self.epoch)
         welcome = pb.Welcome(
-            protocol=1, session=1, nonce=NONCE, token="t", epoch=self.epoch, daemon="peer"
-        )
+            protocol=1, features=self.hello.features & self.features, session=1, nonce=NONCE,
+            token="t", epoch=self.epoch, daemon="peer",
+        )  # fmt: skip
         self.tell(pb.ToClient(welcome=welcome), descriptor)
         os.close(descriptor)
         self.stream = _accept(self._listeners["session.sock"])
@@ -170,9 +172,10 @@ def _accept(listener: socket.socket) -> socket.socket:
 class Stage:
     """A peer and a client that is connected to it; verbs run on threads beside the script."""
 
-    def __init__(self, deadline_s: float = DEADLINE_S) -> None:
+    def __init__(self, deadline_s: float = DEADLINE_S, features: int = FEATURES) -> None:
         self.directory = Path(tempfile.mkdtemp(prefix="kvd-"))
         self.peer = Peer(self.directory)
+        self.peer.features = features
         self.client = Client(self.directory, "test", deadline_s)
         self.peer.welcome()
         assert self.client.wait_connected(DEADLINE_S)

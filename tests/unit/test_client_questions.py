@@ -9,7 +9,7 @@ from kvd.client import AsyncClient, Cleared, Client, Found, KvdError, Lane, Reas
 from kvd.client.scope import told_ms
 from kvd.errors import ErrorKind
 from kvd.v1 import kvd_pb2 as pb
-from kvd.wire import FrameKind
+from kvd.wire import Feature, FrameKind
 from tests.unit.client_peer import DEADLINE_S, HANDLE, KEYSPACE, Peer, Stage
 from tests.unit.test_client_session import until
 
@@ -155,3 +155,37 @@ def test_the_same_as_coroutines(tmp_path):
 @pytest.mark.parametrize(("left_s", "expected_ms"), [(10, 9950), (0.1, 90), (0.0001, 1)])
 def test_a_stated_deadline_leaves_the_answer_its_way(left_s, expected_ms):
     assert told_ms(left_s) == expected_ms
+
+
+# ---- of a daemon that does not know them ----
+
+
+def test_what_a_daemon_does_not_know_is_not_asked():
+    stage = Stage(features=Feature.READY)
+    try:
+        assert stage.space.prefetch(CHAIN) == Found((0, 0, 0), 0, Reason.INCOMPATIBLE)
+        assert stage.space.clear() == Cleared(0, 0, Reason.INCOMPATIBLE)
+        # The session is well, and the next frame is one that any daemon knows.
+        asking = stage.start(stage.space.lookup, CHAIN)
+        stage.peer.take_keyspace()
+        number, _ = stage.peer.take(FrameKind.LOOKUP, pb.LookupRequest)
+        stage.peer.reply(number, pb.LookupReply(counts=counts(1, 1, 1)))
+        assert asking.result(DEADLINE_S).counts == (1, 1, 1)
+    finally:
+        stage.close()
+
+
+def test_nor_by_coroutines(tmp_path):
+    async def play() -> None:
+        client = AsyncClient(tmp_path)
+        await asyncio.to_thread(peer.welcome)
+        assert await client.wait_connected(DEADLINE_S)
+        space = client.keyspace(KEYSPACE)
+        assert (await space.prefetch(CHAIN)).reason == Reason.INCOMPATIBLE
+        assert (await space.clear()).reason == Reason.INCOMPATIBLE
+        await client.close()
+
+    peer = Peer(tmp_path)
+    peer.features = 0
+    asyncio.run(play())
+    peer.close()

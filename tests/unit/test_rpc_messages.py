@@ -13,7 +13,7 @@ from kvd.limits import Limits
 from kvd.rpc.grpc_call import STATUS
 from kvd.rpc.grpc_service import take_over_deadline
 from kvd.rpc.replies import promise_of, ready_of, reply_of
-from kvd.rpc.wishes import WISHES, Asker, wish_of
+from kvd.rpc.wishes import WISHES, Asker, parse_message, wish_of
 from kvd.shape import HitRule
 from kvd.types import Dtype, Lane, Role, ShardScheme
 from kvd.v1 import kvd_pb2 as pb
@@ -186,3 +186,58 @@ def test_outcomes_become_their_messages(outcome, message):
 def test_what_is_found_is_said_in_the_words_of_the_question():
     found = reply_of(FrameKind.PREFETCH, effects.Found((1, 0, 0), 0))
     assert found == pb.PrefetchReply(counts=b"\1\0\0\0" + bytes(8))
+
+
+# ---- of another version ----
+
+
+def registration(**tensor) -> pb.RegisterKeyspaceRequest:
+    of = pb.TensorShape(role=pb.ROLE_K, heads=1, width=8, dtype=pb.DTYPE_BF16)
+    of.MergeFrom(pb.TensorShape(**tensor))
+    group = pb.KvGroup(layers=1, tensors=[of])
+    return pb.RegisterKeyspaceRequest(
+        keyspace=pb.Keyspace(model="m", chunk_tokens=4, groups=[group])
+    )
+
+
+def of_hit_rule(rule: int) -> pb.RegisterKeyspaceRequest:
+    request = registration()
+    request.keyspace.groups[0].hit_rule = rule
+    return request
+
+
+FETCH = {"keyspace": 1, "chain": bytes(32), "class_count": 3}
+
+
+@pytest.mark.parametrize(
+    ("kind", "message", "words"),
+    [
+        (FrameKind.REGISTER_KEYSPACE, registration(role=99), "tensor.role is 99; .*1 .K."),
+        (FrameKind.REGISTER_KEYSPACE, registration(dtype=99), "tensor.dtype is 99; .*1 .BF16."),
+        (FrameKind.REGISTER_KEYSPACE, of_hit_rule(99), "group.hit_rule is 99; .*0 .ALL."),
+        (FrameKind.FETCH, pb.FetchRequest(**FETCH, lanes=[pb.Lane()], delivery=99),
+         "delivery is 99; .*1 .BYTES."),
+        (FrameKind.FETCH, pb.FetchRequest(**FETCH, lanes=[pb.Lane(shard_scheme=99)]),
+         "lane.shard_scheme is 99; .*0 .REPLICATED."),
+        (FrameKind.RESERVE, pb.ReserveRequest(durability=99), "durability is 99; .*1 .DISK."),
+    ],
+    ids=["role", "dtype", "hit rule", "delivery", "shard scheme", "durability"],
+)  # fmt: skip
+def test_unknown_values_of_enums_are_invalid_by_name(kind, message, words):
+    with pytest.raises(KvdError, match=words) as refused:
+        wish_of(kind, message, ASKER)
+    assert refused.value.kind == ErrorKind.INVALID
+
+
+def test_unknown_fields_change_nothing():
+    later = b"\xfa\x3e\x03new\xf0\x3e\x07"  # Fields 1007 and 1006, of a version to come.
+    messages = {
+        FrameKind.FETCH: pb.FetchRequest(**FETCH, lanes=[pb.Lane()]),
+        FrameKind.RENEW: pb.RenewRequest(lease=3),
+        FrameKind.REGISTER_KEYSPACE: registration(),
+    }
+    for kind, message in messages.items():
+        body = message.SerializeToString()
+        parsed = parse_message(kind, body + later)
+        assert parsed.ByteSize() > len(body)
+        assert wish_of(kind, parsed, ASKER) == wish_of(kind, message, ASKER)
