@@ -12,6 +12,11 @@ def days_since_1970() -> int:
     return time.time_ns() // (86_400 * NS_PER_S)
 
 
+def seconds_since_1970() -> float:
+    """Return what the clock on the wall says."""
+    return time.time_ns() / NS_PER_S
+
+
 class Clock(Protocol):
     def now_ns(self) -> int:
         """Return monotonic nanoseconds; the zero is arbitrary."""

@@ -33,6 +33,7 @@ def _own_directories(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_RUNTIME_DIR", str(root / "run"))
         patch.setenv("XDG_STATE_HOME", str(root / "state"))
+        patch.setenv("KVD_METRICS_LISTEN", "off")  # One port for all of them would be too few.
         yield
 
 

@@ -14,12 +14,16 @@ import threading
 import traceback
 
 from kvd.cli.serve_flags import said_flags
+from kvd.cli.version import version
+from kvd.clock import seconds_since_1970
 from kvd.config import ServeConfig, serve_config
 from kvd.daemon.loop import Daemon, exit_on_bug
 from kvd.daemon.loop import run as run_loop
 from kvd.daemon.recovery import FoundTier, find_tier
 from kvd.errors import KvdError
 from kvd.limits import GIB
+from kvd.observe.endpoint import open_endpoint
+from kvd.observe.observer import Observer
 from kvd.rpc.server import Server
 from kvd.units import human
 
@@ -73,11 +77,15 @@ async def _serve(config: ServeConfig, found: FoundTier | None) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, lambda: (hurry if stop.is_set() else stop).set())
     daemon = Daemon(config.dram_bytes, config.limits, loop, found=found)
+    observer = daemon.observer = _observer(config, found)
     try:
         if found is not None:
             _say(found.describe())
             daemon.recover(found)
-        async with Server(config, daemon, loop) as server:
+        async with contextlib.AsyncExitStack() as stack:
+            read = daemon.read_metrics
+            stack.enter_context(open_endpoint(config.metrics, loop, read, observer.expand))
+            server = await stack.enter_async_context(Server(config, daemon, loop))
             daemon.start()
             daemon.desk.on_stop = stop.set
             _say(
@@ -95,6 +103,11 @@ async def _serve(config: ServeConfig, found: FoundTier | None) -> None:
     finally:
         daemon.close()
     _say("stopped")
+
+
+def _observer(config: ServeConfig, found: FoundTier | None) -> Observer:
+    directories = [str(directory.path) for directory in found.directories] if found else []
+    return Observer(config.tenant_names, directories, version(), seconds_since_1970())
 
 
 def _tune_process() -> None:

@@ -175,8 +175,8 @@ class Daemon:
 
     def recover(self, found: FoundTier) -> None:
         """Tell the core what the ssd tier holds, before anything else."""
-        self._tell_day()
         self.post(found.give_recovered())
+        self._tell_day()
 
     def start(self) -> None:
         self.post(Started())

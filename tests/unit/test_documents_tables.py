@@ -19,6 +19,7 @@ from kvd.limits import (
     DiskBounds,
     Limits,
 )
+from kvd.observe.metrics import TABLE
 from kvd.rpc.grpc_call import STATUS
 from kvd.rpc.grpc_service import (
     CALLS_MAX,
@@ -28,8 +29,10 @@ from kvd.rpc.grpc_service import (
     PING_INTERVAL_MS_MIN,
 )
 from kvd.wire import FEATURES, FRAME_HEAD, PIECE_HEAD, Feature, FrameKind
+from tests.metrics_document import HEADER, cells_of
 
 ROOT = Path(__file__).parents[2]
+OPERATIONS = (ROOT / "docs/operations.md").read_text()
 PROTOCOL = (ROOT / "docs/protocol.md").read_text()
 ARCHITECTURE = (ROOT / "docs/architecture.md").read_text()
 
@@ -45,6 +48,12 @@ def rows(text: str, header: str) -> list[list[str]]:
         table.append([cell.strip() for cell in line.strip("|").split("|")])
     assert table
     return table
+
+
+def test_metrics() -> None:
+    """Every metric, its labels and what it says; `python -m tests.metrics_document` writes it."""
+    table = rows(OPERATIONS, HEADER)
+    assert table == [cells_of(metric) for metric in TABLE]
 
 
 def test_frame_kinds() -> None:
