@@ -1,20 +1,24 @@
 """Who listens where: a daemon that runs, sockets it left, ports that are taken.
 
-Never connects: a socket that a service manager holds would start the daemon.
+Connects to a daemon that runs only: a socket that a service manager holds would start one.
 """
 
 import errno
 import os
 import socket
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from importlib import metadata
 from pathlib import Path
 
 from kvd.doctor.findings import Finding, fail, note, ok, warn
 from kvd.doctor.host import Host, Unseen
 from kvd.doctor.plan import Listen, Plan, Scene
+from kvd.errors import KvdError
 from kvd.rpc.lock import LOCK_NAME
 
+_ANSWER_SECONDS = 3.0
 _ACCEPTS = 0x10000  # Of the flags in /proc/net/unix: it listens.
 _TCP_LISTENS = "0A"  # Of the states in /proc/net/tcp.
 
@@ -32,14 +36,55 @@ def running_daemon(host: Host, plan: Plan) -> int:
     return 0
 
 
-def daemon(scene: Scene) -> Iterator[Finding]:
-    """Say whether a daemon runs, and which program it is."""
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What a daemon says of itself on the operators' socket."""
+
+    version: str
+    problems: tuple[str, ...]
+
+
+def ask_daemon(path: Path) -> Told:
+    """Return what the daemon behind a socket tells; raise Unseen when it tells nothing."""
+    try:
+        from kvd.client.admin import AdminClient
+        from kvd.v1 import admin_pb2 as pb
+
+        with AdminClient(path, _ANSWER_SECONDS) as client:
+            reply = client.call("Status", pb.StatusRequest())
+    except ImportError as error:
+        raise Unseen(f"{path}: {error}") from None
+    except KvdError as error:
+        raise Unseen(error.message) from None
+    return Told(reply.version.removeprefix("kvd "), tuple(reply.problems))
+
+
+def daemon(
+    scene: Scene, ask: Callable[[Path], Told] = ask_daemon, installed: str = ""
+) -> Iterator[Finding]:
+    """Say whether a daemon runs, which program it is, of which version, and what it lacks."""
     if not scene.running:
         yield ok("runtime.daemon", f"no daemon holds {scene.plan.directory}")
         return
     words = scene.host.of_process("cmdline").split("\0")
     said = f"a daemon runs, pid {scene.running}: {' '.join(words[:4]).strip()}"
     yield ok("runtime.daemon", f"{said}; its limits and control groups are looked at")
+    told = ask(scene.plan.admin_socket)
+    ours = installed or _installed_version()
+    if told.version == ours:
+        yield ok("runtime.version", f"it is kvd {told.version}")
+    else:
+        said = f"kvd {told.version} runs, and {ours} is installed"
+        yield warn("runtime.version", said, "one version", "systemctl restart kvd")
+    for problem in told.problems:
+        yield warn("runtime.problem", problem, "no problem", "kvd-admin status tells more")
+
+
+def _installed_version() -> str:
+    try:
+        return metadata.version("kvd")
+    except metadata.PackageNotFoundError:
+        return "none"
 
 
 def sockets(scene: Scene) -> Iterator[Finding]:

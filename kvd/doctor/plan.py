@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from kvd.config import SOCKET_NAMES, ServeConfig
+from kvd.config import ADMIN_SOCKET, SOCKET_NAMES, ServeConfig
 from kvd.doctor.host import Host
 from kvd.limits import MIB
 
@@ -46,8 +46,14 @@ class Plan:
     files: tuple[NamedFile, ...] = ()
 
     @property
+    def admin_socket(self) -> Path:
+        return self.directory / ADMIN_SOCKET
+
+    @property
     def sockets(self) -> tuple[Path, ...]:
-        return tuple(self.directory / tenant / n for tenant in self.tenants for n in SOCKET_NAMES)
+        """Return those of tenants, then the operators'."""
+        own = (self.directory / tenant / name for tenant in self.tenants for name in SOCKET_NAMES)
+        return (*own, self.admin_socket)
 
     @property
     def slabs(self) -> int:

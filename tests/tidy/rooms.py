@@ -60,7 +60,9 @@ ROOMS = {
         ("words", "codec", "client", "speculate"),
         ("torch", "cupy", "transformers", "vllm", "sglang", "lmcache"),
     ),
-    "doctor": Room(("words", "codec", "arena", "disk", "daemon.budget", "rpc.lock")),
+    "doctor": Room(
+        ("words", "v1", "codec", "arena", "disk", "daemon.budget", "rpc.lock", "client.admin")
+    ),
     "sizing": Room(("words", "codec", "format", "daemon.budget")),
     "cli": Room(
         ("words", "client", "checking", "doctor", "sizing", "v1"),

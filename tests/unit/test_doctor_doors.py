@@ -121,11 +121,33 @@ def test_a_daemon_that_holds_the_lock_is_found(ours):
     try:
         scene = scene_of(ours.plan, Host())
         assert scene.running == os.getpid() and scene.host.process == str(os.getpid())
-        [found] = doors.daemon(scene)
+        found = next(iter(doors.daemon(scene)))
         assert all_ok([found]) and f"pid {os.getpid()}" in found.found
     finally:
         lock.release()
     assert scene_of(ours.plan, Host()).running == 0
+
+
+def test_a_daemon_that_runs_tells_its_version_and_its_problems(ours):
+    scene = replace(scene_of(ours.plan, Host(process="self")), running=7)
+
+    def ask(*problems, version="0.1.0"):
+        told = doors.Told(version, problems)
+        return list(doors.daemon(scene, lambda path: told, "0.1.0"))[1:]
+
+    assert all_ok(ask()) and ask()[0].found == "it is kvd 0.1.0"
+    old, bad = ask("the disk is full: free some", version="0.0.9")
+    words = ("kvd 0.0.9 runs", "0.1.0 is installed", "systemctl restart kvd")
+    assert is_told(old, Level.WARN, *words)
+    assert is_told(bad, Level.WARN, "the disk is full: free some", "kvd-admin status")
+
+
+def test_a_daemon_that_does_not_tell(ours):
+    path = ours.plan.admin_socket
+    with pytest.raises(Unseen, match="no daemon answers"):
+        doors.ask_daemon(path)
+    with listening(path), pytest.raises(Unseen, match=str(path)):
+        doors.ask_daemon(path)
 
 
 def test_another_lock_is_not_taken_for_it(ours, tmp_path):

@@ -1,11 +1,13 @@
-"""`kvd health` against real daemons: one that serves, one that drains, none, one that hangs."""
+"""`kvd health` and `kvd doctor` at real daemons: serving, draining, none, one that hangs."""
 
+import json
 import signal
 import socket
 
 import pytest
 
 from kvd.cli.main import main
+from kvd.cli.version import version
 from kvd.v1 import kvd_pb2 as pb
 from kvd.wire import FrameKind
 from tests.e2e.process import running
@@ -78,3 +80,17 @@ def test_settings_that_are_refused(health, words, said):
     with pytest.raises(SystemExit) as ended:
         health("--seconds", "0")
     assert ended.value.code == 2
+
+
+def test_the_doctor_asks_a_daemon_that_runs(short_directory, capsys):
+    own = ("--directory", str(short_directory), "--dram", "128MiB")
+    with running(short_directory) as daemon:
+        code = main(["doctor", "--json", *own])
+        report = json.loads(capsys.readouterr().out)
+        found = {each["check"]: each for each in report["findings"]}
+        assert code == 0 and report["running"] == daemon.process.pid
+        assert found["runtime.version"]["found"] == f"it is kvd {version()}"
+        sockets = [f for f in report["findings"] if f["check"] == "runtime.sockets"]
+        assert len(sockets) == 4 and {each["level"] for each in sockets} == {"ok"}
+    assert main(["doctor", "--json", *own]) == 0
+    assert json.loads(capsys.readouterr().out)["running"] == 0
