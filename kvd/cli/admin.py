@@ -46,6 +46,8 @@ VERBS = (
     Verb("status", "what the daemon is, has and lacks", "admin_show"),
     Verb("tiers", "what lies in dram and ssd, by class and tenant", "admin_show"),
     Verb("stats", "every number of the daemon, as its metrics have them", "admin_stats"),
+    Verb("top", "tiers, hit rates, links, queues and sessions, live", "admin_top"),
+    Verb("report", "one page of HTML with pictures of all that", "admin_report"),
     Verb("sessions", "who is connected, and what each holds", "admin_show"),
     Verb("keyspaces", "which models are stored, and how much of each", "admin_show"),
     Verb("pins", "what is pinned", "admin_show"),

@@ -164,7 +164,7 @@ def _run_misses(client: AdminClient, arguments: argparse.Namespace) -> int:
         (
             human_time(miss.ago_ms), miss.tenant, str(miss.session),
             miss.keyspace.hex()[:HEX_SHOWN], miss.model, lane_name(miss.lane),
-            f"{miss.first} of {miss.asked}", _why(miss.finding),
+            f"{miss.first} of {miss.asked}", miss_why(miss.finding),
         )
         for miss in reply.misses
     )  # fmt: skip
@@ -172,7 +172,7 @@ def _run_misses(client: AdminClient, arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _why(finding: admin.Finding) -> str:
+def miss_why(finding: admin.Finding) -> str:
     if finding.verdict == "whole":
         return "stored since"
     if finding.notes:

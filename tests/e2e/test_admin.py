@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -19,6 +20,7 @@ from kvd.v1 import admin_pb2 as admin
 from kvd.v1 import admin_pb2_grpc
 from tests.e2e.process import DEADLINE_S, ROOT, running
 from tests.e2e.ssd_node import until
+from tests.unit.test_cli_figures import read_page
 
 SHAPE = BlockShape.of_attention(layers=2, heads=1, width=16, dtype=Dtype.BF16)
 CHUNKS, CHUNK_TOKENS = 6, 64
@@ -359,3 +361,54 @@ def test_drain_ends_the_daemon(capsys, tmp_path_factory) -> None:
         assert "has ended" in capsys.readouterr().out
         assert daemon.wait() == 0
         assert not (daemon.directory / ADMIN_SOCKET).exists()
+
+
+def test_stats_are_the_metrics(ask, run, stored) -> None:
+    samples = ask("stats", "kvd_sealed_chunks")["samples"]
+    assert {s["name"] for s in samples} == {"kvd_sealed_chunks_total"}
+    total = sum(
+        s["value"] for s in samples if {"name": "tenant", "value": "default"} in s["labels"]
+    )
+    assert total >= CHUNKS and all(s["kind"] == "counter" for s in samples)
+    histogram = ask("stats", "kvd_loop_lag")["samples"][0]
+    assert histogram["buckets"][-1]["le"] is None and histogram["kind"] == "histogram"
+    code, out, _ = run("stats", "kvd_sealed_bytes")
+    assert code == 0 and "class=anchor" in out and "other" not in out
+    assert "other" in run("stats", "--all", "kvd_sealed_bytes")[1]
+
+
+def test_top_shows_pages_and_ends(ask, run, stored) -> None:
+    words = ("--interval", "0.1", "--count", "2")
+    code, out, _ = run("top", *words)
+    assert code == 0 and out.count("hit rate") == 2 and "kvd test" in out
+    code, out, _ = run("top", "--json", *words)
+    first, second = map(json.loads, out.splitlines())
+    assert code == 0 and first.keys() == second.keys() and second["state"] == "ready"
+    assert second["tiers"][0]["classes"]["anchor"] > 0
+
+
+def test_the_report_is_a_page_that_a_browser_shows(run, stored, tmp_path) -> None:
+    output = tmp_path / "report.html"
+    code, out, _ = run("report", "--seconds", "0.1", "--output", str(output))
+    assert code == 0 and str(output) in out
+    checker = read_page(output.read_text())
+    assert "Residency by class and tier" in checker.text and "default" in checker.text
+    browser = shutil.which("chromium") or shutil.which("google-chrome")
+    if browser is None:
+        pytest.skip("no chromium: the page is parsed, and not looked at in a browser")
+    picture = tmp_path / "report.png"
+    flags = (
+        "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
+        "--disable-background-networking", "--disable-component-update", "--disable-sync",
+    )  # fmt: skip
+    shot = [browser, *flags, f"--user-data-dir={tmp_path / 'profile'}", f"--screenshot={picture}"]
+    subprocess.run([*shot, output.as_uri()], check=True, capture_output=True, timeout=60)
+    assert picture.read_bytes().startswith(b"\x89PNG") and picture.stat().st_size > 10_000
+    dump = [browser, *flags, f"--user-data-dir={tmp_path / 'profile'}", "--dump-dom"]
+    shown = subprocess.run([*dump, output.as_uri()], check=True, capture_output=True, text=True)
+    assert shown.stdout.count("<svg") >= 5 and "Hit rates" in shown.stdout
+
+
+def test_a_report_that_cannot_be_written(run, stored, tmp_path) -> None:
+    code, out, err = run("report", "--seconds", "0.1", "--output", str(tmp_path / "no" / "page"))
+    assert code == 2 and "No such file" in err and err.count("\n") == 1
