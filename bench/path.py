@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from bench.operators import report_cli
 from bench.report import Report, progress, relative_alignment, touched
 from bench.serving import served
 from kvd.client import BlockShape, Client, Dtype, Fetch, Keyspace, Prepared, Space
@@ -117,6 +118,7 @@ def run(report: Report, full: bool) -> None:
         encoded = Step(scene.put, before=scene.new_chain)
         with progress("put with encoding", total=ENCODED_REPEATS) as advance:
             _take_turns(ENCODED_REPEATS, (Step(copy.act), encoded), advance)
+        report_cli(report, directory.parent)
     note = (
         f"{size / MIB:.0f} MiB in {CHUNKS} chunks x {CLASS_COUNT} classes, copy's relative "
         f"alignment {relative_alignment(source, target)}"

@@ -1,6 +1,7 @@
 """What operators do: each wish is an event of the core, answered through one link."""
 
 import asyncio
+import logging
 from collections.abc import Callable
 from functools import partial
 
@@ -18,6 +19,8 @@ from kvd.rpc.wishes import chain_of, invalid
 from kvd.types import CLASS_COUNT
 from kvd.v1 import admin_pb2 as admin
 from kvd.v1 import kvd_pb2 as pb
+
+_log = logging.getLogger("kvd.operator")
 
 Answers = dict[str, tuple[type[Message], Callable[..., object]]]  # By name of the call.
 
@@ -38,6 +41,7 @@ class OperatorWishes:
     async def _evict(self, request: admin.EvictRequest) -> admin.EvictReply:
         """Free step by step, so that everybody else has his turn in between."""
         whose = request.tenant, _digest(request.keyspace)
+        _say("evict", *whose, f"{request.bytes or 'all'} bytes{' lossy' * request.lossy}")
         reply, left, more = admin.EvictReply(), request.bytes, True
         while more:
             wish = partial(self._evict_wish, *whose, left, lossy=request.lossy)
@@ -56,6 +60,7 @@ class OperatorWishes:
 
     async def _forget(self, request: admin.ForgetRequest) -> pb.ClearReply:
         tenant, keyspace = request.tenant, _digest(request.keyspace)
+        _say("clear", tenant, keyspace)
         limits = self._inbox.limits
         span_ns = request.deadline_ms * NS_PER_MS or limits.deadline_ns
         deadline_ns = self._inbox.now_ns() + min(span_ns, limits.deadline_ns_max)
@@ -69,11 +74,13 @@ class OperatorWishes:
         if classes > CLASS_COUNT:
             raise invalid(f"class_count is {classes}, allowed are 1 to {CLASS_COUNT}")
         keyspace = _digest(request.keyspace)
+        _say("pin", "", keyspace, f"{len(chain) // DIGEST_BYTES} chunks, {classes} classes")
         outcome = await self._ask(lambda n: PinWanted(n, keyspace, chain, classes))
         assert isinstance(outcome, Pinned), outcome
         return admin.PinReply(pin=outcome.pin, counts=outcome.counts, bytes=outcome.size_bytes)
 
     async def _unpin(self, request: admin.UnpinRequest) -> admin.UnpinReply:
+        _say("unpin", "", b"", f"pin {request.pin}")
         await self._ask(lambda n: UnpinWanted(n, request.pin))
         return admin.UnpinReply()
 
@@ -86,6 +93,12 @@ class OperatorWishes:
         if isinstance(outcome, KvdError):
             raise outcome
         return outcome
+
+
+def _say(verb: str, tenant: str, keyspace: bytes, more: str = "") -> None:
+    """Leave a trace of what an operator does."""
+    parts = (f"tenant {tenant}" * bool(tenant), f"keyspace {keyspace.hex()[:12]}" * bool(keyspace))
+    _log.info("an operator asks to %s: %s", verb, " ".join(filter(None, (*parts, more))))
 
 
 def _digest(data: bytes) -> bytes:
