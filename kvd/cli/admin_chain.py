@@ -41,7 +41,8 @@ REASONS = {
     "expired": "its put made no progress in its time",
     "session_ended": "its client went before the put was sealed",
     "orphaned": "it was sealed when the chunk before it had gone, or was being moved",
-    "quota": "a put would have passed its tenant's quota",
+    "quota": "a put found its tenant's memory full of what is held",
+    "ssd_quota": "its tenant has no more room on disk",
 }
 
 
