@@ -19,6 +19,7 @@ from kvd.clock import seconds_since_1970
 from kvd.config import ServeConfig, serve_config
 from kvd.daemon.loop import Daemon, exit_on_bug
 from kvd.daemon.loop import run as run_loop
+from kvd.daemon.quotas import quotas_of
 from kvd.daemon.recovery import FoundTier, find_tier
 from kvd.errors import KvdError
 from kvd.limits import GIB
@@ -76,7 +77,8 @@ async def _serve(config: ServeConfig, found: FoundTier | None) -> None:
     stop, hurry = asyncio.Event(), asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, lambda: (hurry if stop.is_set() else stop).set())
-    daemon = Daemon(config.dram_bytes, config.limits, loop, found=found)
+    quotas = quotas_of(config, found)
+    daemon = Daemon(config.dram_bytes, config.limits, loop, found=found, quotas=quotas)
     observer = daemon.observer = _observer(config, found)
     try:
         if found is not None:

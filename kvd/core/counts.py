@@ -23,6 +23,7 @@ class Shed(StrEnum):
 
     DEGRADED = "degraded"
     DAILY_BOUND = "daily_bound"
+    QUOTA = "quota"  # Its tenant has as much on disk as it may, and nothing colder.
     CONDEMNED = "condemned"
     UNFOUNDED = "unfounded"  # Its parent is not on disk, nor on its way.
     TOO_LARGE = "too_large"  # For a segment.

@@ -6,7 +6,7 @@ Whatever the catalog may know of it is noted for its next commit.
 import numpy as np
 
 from kvd.core.counts import DRAM, REPLACED, SSD
-from kvd.core.index import NO_ROW, Saving
+from kvd.core.index import NO_ROW, Saving, tenant_of
 from kvd.core.state import State, move_bytes
 from kvd.core.story import Note, Why
 from kvd.core.transitions import StripState
@@ -77,8 +77,10 @@ def _leave_segment(state: State, row: int, plane_class: int, why: Why) -> None:
     index, ssd = state.index, state.ssd
     assert ssd is not None
     segment = ssd.segments[int(index.segment[row, plane_class])]
-    segment.live_bytes -= int(index.size[row, plane_class])
-    assert segment.live_bytes >= 0, segment.id
+    size = int(index.size[row, plane_class])
+    segment.live_bytes -= size
+    assert segment.live_bytes >= 0 and not index.new_segment[row, plane_class], segment.id
+    ssd.used[tenant_of(index, row)] -= size
     index.segment[row, plane_class] = index.page[row, plane_class] = 0
     note_gone(state, row, plane_class, SSD, why)
     if index.cataloged[row]:
@@ -102,6 +104,7 @@ def hold_segments(state: State, row: int) -> None:
     on_disk = np.flatnonzero(index.segment[row])
     if ssd is None or not len(on_disk):
         return
+    ssd.used[tenant_of(index, row)] -= int(index.size[row, on_disk].sum(dtype=np.int64))
     for plane_class in on_disk.tolist():
         segment = ssd.segments[int(index.segment[row, plane_class])]
         segment.live_bytes -= int(index.size[row, plane_class])
@@ -163,3 +166,46 @@ def drop_all(state: State, rows: list[int], plane_class: int, why: Why) -> None:
         for each in range(CLASS_COUNT - 1, plane_class - 1, -1):
             if index.present[row, each]:
                 drop_class(state, row, each, why)
+
+
+def leave_disk(state: State, rows: list[int], why: Why) -> None:
+    """Take rows, given parents first, off the disk; of what dram has, all without holes stays."""
+    index = state.index
+    kept: dict[int, int] = {}  # How many leading classes stay.
+    for row in rows:
+        leading = int(np.logical_and.accumulate(index.slab[row] != 0).sum())
+        kept[row] = min(leading, kept.get(int(index.parent[row]), CLASS_COUNT))
+    for row in reversed(rows):
+        for plane_class in range(CLASS_COUNT - 1, -1, -1):
+            if plane_class < kept[row]:
+                _keep_in_dram(state, row, plane_class, why)
+            elif index.present[row, plane_class]:
+                drop_class(state, row, plane_class, why)
+        if kept[row]:
+            index.place_frontier(row)
+
+
+def _keep_in_dram(state: State, row: int, plane_class: int, why: Why) -> None:
+    if state.index.segment[row, plane_class]:
+        _leave_segment(state, row, plane_class, why)
+        state.index.copies.discard(row * CLASS_COUNT + plane_class)
+
+
+def held_rows(state: State, plane_class: int, also: int = NO_ROW) -> np.ndarray:
+    """Return bool by row: of which `closure_of` returns None, as something in it is held.
+
+    What `also` stands on counts as held as well.
+    """
+    index = state.index
+    held = (index.saving == Saving.WRITING) | (index.missing[:, plane_class:] != 0).any(axis=1)
+    for counts in (index.pins, index.reads):
+        held |= (counts[:, plane_class:] != 0).any(axis=1)
+    held &= index.present[:, plane_class]
+    if also != NO_ROW:
+        held[also] = True
+    for row in np.flatnonzero(held).tolist():
+        at = int(index.parent[row])
+        while at != NO_ROW and not held[at]:
+            held[at] = True
+            at = int(index.parent[at])
+    return held

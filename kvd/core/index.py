@@ -250,5 +250,9 @@ class Index:
         self.free_rows += range(2 * old - 1, old - 1, -1)
 
 
+def tenant_of(index: Index, row: int) -> str:
+    return index.trees[index.tree_id[row]].tenant
+
+
 def _digest_starts(count: int) -> range:
     return range(0, count * DIGEST_BYTES, DIGEST_BYTES)

@@ -6,20 +6,20 @@ along a chain (I6); what anybody holds, and what is hot, moves.
 
 import numpy as np
 
+from kvd.core.admission import sheltered
 from kvd.core.drops import closure_of, drop_all
 from kvd.core.effects import Effect
 from kvd.core.index import Saving
 from kvd.core.load import bring
 from kvd.core.save import move
-from kvd.core.segments import find_ssd, in_use, spare, usable
+from kvd.core.segments import find_ssd, in_use, spare
 from kvd.core.ssd import SPARE_SEGMENTS, Clearing, Segment, Ssd
 from kvd.core.state import State
 from kvd.core.story import Why
 from kvd.core.transitions import SegmentLife
-from kvd.policy.value import CLASS_GAIN, heat_at
+from kvd.core.victims import bytes_of, choose_victim, live_rows
 from kvd.types import CLASS_COUNT, PlaneClass
 
-VICTIMS_SAMPLED = 8
 HEATS_SAMPLED = 256
 HOT_BITS = 1.0  # So much above the median of its class is worth being written again.
 HOT_SHARE = 0.25  # Of a segment, at most: the rest is room won, whatever happens.
@@ -36,12 +36,13 @@ def advance(state: State) -> list[Effect]:
         _unguard(state, clearing, clearing.strips)
         clearing = ssd.clearing = None
     effects: list[Effect] = []
-    ssd.stuck = False
     if clearing is not None:
         effects = _go_on(state, clearing)
         waited_for = ssd.segments[clearing.segment]
         ssd.stuck = bool(waited_for.held) and not waited_for.live_bytes
-    elif _is_room_wanted(ssd):
+    elif not _is_room_wanted(ssd):
+        ssd.stuck = False
+    elif state.now_ns >= ssd.choose_at_ns:  # Else nothing is worth clearing, as was found before.
         effects = _begin(state)
     if ssd.stuck:
         _unstick(state)
@@ -57,23 +58,33 @@ def _is_room_wanted(ssd: Ssd) -> bool:
 
 def _begin(state: State) -> list[Effect]:
     ssd = find_ssd(state)
-    segment = _victim(state, ssd)
+    segment = choose_victim(state)
     if segment is None:
-        ssd.stuck = True
         return []
     ssd.turn(segment, SegmentLife.CLEARING)
     state.counts.ssd_segments_chosen[()] += 1
-    rows = _live_rows(state, segment)
-    kept = _drop_cold(state, segment, rows)
-    if _bytes_of(state, kept, segment) > ssd.config.segment_bytes // 2:
+    rows = live_rows(state, segment)
+    safe = _safe(state, rows)
+    kept = _drop_cold(state, segment, rows[~safe])
+    moved_bytes = bytes_of(state, np.concatenate((rows[safe], kept)), segment)
+    if moved_bytes > ssd.config.segment_bytes // 2:
         # Too much to be written again: what nobody holds goes, whatever hangs on it.
         kept = _drop_each(state, segment, kept, 1 << 62)
+    kept = np.concatenate((rows[safe], kept))
     # Some went with the closure of others.
     kept = kept[state.index.segment[kept, segment.plane_class] == segment.id]
     strips = kept * CLASS_COUNT + int(segment.plane_class)
     state.index.reads.reshape(-1)[strips] += 1  # In dram until it is written again.
     ssd.clearing = Clearing(segment.id, strips)
     return _go_on(state, ssd.clearing)
+
+
+def _safe(state: State, rows: np.ndarray) -> np.ndarray:
+    """Return bool: which rows are not dropped for room, as their tenant is within its quota."""
+    shelter = sheltered(state)
+    if shelter is None:
+        return np.zeros(len(rows), bool)
+    return shelter[state.index.tree_id[rows]] & ~state.index.condemned[rows]
 
 
 def _unstick(state: State) -> None:
@@ -89,37 +100,6 @@ def _unstick(state: State) -> None:
         if behind is not None:
             drop_all(state, behind, PlaneClass.ANCHOR, Why.RECLAIMED)
             return
-
-
-def _victim(state: State, ssd: Ssd) -> Segment | None:
-    """Return the least valuable of some sampled segments that nothing is under way in."""
-    idle = [
-        s for s in ssd.segments.values()
-        if s.life == SegmentLife.FULL and not (s.writing or s.held)
-        and usable(ssd, ssd.directories[s.directory]) and not ssd.is_read(s.id)
-    ]  # fmt: skip
-    if len(idle) > VICTIMS_SAMPLED:
-        chosen = state.rng.choice(len(idle), VICTIMS_SAMPLED, replace=False)
-        idle = [idle[at] for at in sorted(chosen.tolist())]
-    return min(idle, key=lambda s: (_value(state, s), s.id), default=None)
-
-
-def _value(state: State, segment: Segment) -> float:
-    heats = state.index.heat[_live_rows(state, segment)] - heat_at(state.now_ns)
-    return float(np.exp2(np.clip(heats, -60, 60)).sum() * CLASS_GAIN[segment.plane_class])
-
-
-def _live_rows(state: State, segment: Segment) -> np.ndarray:
-    """Return i64: the rows whose strip lies in the segment, in the order written."""
-    rows = segment.all_rows()
-    rows = rows[state.index.segment[rows, segment.plane_class] == segment.id]
-    # A row's number may have been used again: each only once.
-    _, first = np.unique(rows, return_index=True)
-    return rows[np.sort(first)]
-
-
-def _bytes_of(state: State, rows: np.ndarray, segment: Segment) -> int:
-    return int(state.index.size[rows, segment.plane_class].sum(dtype=np.int64))
 
 
 def _drop_cold(state: State, segment: Segment, rows: np.ndarray) -> np.ndarray:

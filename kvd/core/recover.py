@@ -205,6 +205,9 @@ def _count_segments(state: State) -> None:
     strips = strips[np.argsort(held_by, kind="stable")]
     held_by = np.sort(held_by, kind="stable")
     sizes = index.size.reshape(-1)[strips].astype(np.int64)
+    by_tree = np.bincount(index.tree_id[strips // CLASS_COUNT], sizes, len(index.trees))
+    for tree in index.trees:
+        ssd.used[tree.tenant] += int(by_tree[tree.id])
     ends = index.page.reshape(-1)[strips].astype(np.int64) * PAGE_BYTES + sizes
     found, begins = np.unique(held_by, return_index=True)
     parts = np.split(np.arange(len(strips)), begins[1:])

@@ -140,7 +140,8 @@ def on_reserve(state: State, event: ReserveWanted) -> list[Effect]:
     offsets = np.zeros((count, CLASS_COUNT), np.uint64)
     if event.parent and (parent == NO_ROW or not state.index.complete(parent)):
         states = np.full(count, ReserveState.NOT_ADMITTED, np.uint8)
-        _note_refused(state, tree, chain[0], NotAdmitted.PREFIX_BROKEN)
+        if chain:
+            _note_refused(state, tree, chain[0], NotAdmitted.PREFIX_BROKEN)
         _count(state, session.tenant, states, NotAdmitted.PREFIX_BROKEN)
         outcome = Reserved(0, 0, states, slabs, offsets, NotAdmitted.PREFIX_BROKEN)
         return [Answer(event.request, event.session, outcome)]

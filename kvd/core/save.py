@@ -7,13 +7,14 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from kvd.core.admission import admits
 from kvd.core.columns import strip_columns
 from kvd.core.counts import Shed, add_by_class
 from kvd.core.disk_effects import WriteStrips
 from kvd.core.disk_events import StripsWritten
-from kvd.core.drops import condemn
+from kvd.core.drops import condemn, note
 from kvd.core.effects import Effect
-from kvd.core.index import NO_ROW, Saving
+from kvd.core.index import NO_ROW, Saving, tenant_of
 from kvd.core.segments import (
     degrade,
     find_ssd,
@@ -197,6 +198,10 @@ def _wanted(state: State, row: int, generation: int) -> list[int]:
         state.counts.ssd_shed_chunks[Shed.DAILY_BOUND] += 1
         ssd.refill = True
         wanted = [c for c in wanted if c not in fresh]
+    elif fresh and not admits(state, row, fresh):
+        state.counts.ssd_shed_chunks[Shed.QUOTA] += 1
+        note(state, row, Why.SSD_QUOTA)
+        wanted = [c for c in wanted if c not in fresh]
     if not wanted:
         index.saving[row] = Saving.NONE
         if not fresh and not index.segment[row, 0]:
@@ -217,6 +222,8 @@ def _place(state: State, stripe: int, row: int, wanted: list[int]) -> None:
     for plane_class in wanted:
         segment = ssd.segments[ssd.open[stripe, plane_class]]
         size = int(index.size[row, plane_class])
+        if not index.segment[row, plane_class]:  # Else it only moves.
+            ssd.used[tenant_of(index, row)] += size
         index.new_page[row, plane_class] = place_strip(segment, size, ssd.config.segment_bytes)
         index.new_segment[row, plane_class] = segment.id
     index.saving[row] = Saving.WRITING
@@ -307,4 +314,6 @@ def displace_strip(state: State, row: int, plane_class: int) -> None:
     segment = ssd.segments[int(index.new_segment[row, plane_class])]
     segment.writing -= 1
     assert segment.writing >= 0
+    if not index.segment[row, plane_class]:
+        ssd.used[tenant_of(index, row)] -= int(index.size[row, plane_class])
     index.new_segment[row, plane_class] = index.new_page[row, plane_class] = 0

@@ -195,6 +195,8 @@ class Ssd:
     keyspaces_known: set[bytes] = field(default_factory=set)
     clearing: Clearing | None = None
     stuck: bool = False  # Room is wanted, and no segment can be cleared.
+    choose_at_ns: int = 0  # No segment was worth clearing: not before then.
+    used: Counter = field(default_factory=Counter)  # Bytes on disk or on their way, by tenant.
     day: int = 0
     written: tuple[int, int] = (0, 0)  # (day, bytes)
     space_at_ns: int = 0

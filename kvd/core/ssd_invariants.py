@@ -4,7 +4,7 @@ from collections import Counter
 
 import numpy as np
 
-from kvd.core.index import NO_ROW, Saving
+from kvd.core.index import NO_ROW, Saving, tenant_of
 from kvd.core.segments import find_ssd
 from kvd.core.ssd import Ssd
 from kvd.core.state import State
@@ -65,6 +65,7 @@ def _check_segments(state: State) -> None:
             live_bytes[segment] += size * durable
             writing[segment] += not durable
             places.append((segment, page * PAGE_BYTES, size))
+    assert +ssd.used == _used(state), f"I3: on disk, by tenant: {ssd.used}"
     held = Counter(segment for segments in ssd.held.values() for segment in segments)
     held.update(ssd.journal.released)
     if ssd.commit is not None:
@@ -90,6 +91,14 @@ def _check_segments(state: State) -> None:
     assert ssd.spoiled == sum(s.spoiled for s in ssd.segments.values())
     numbers = [(s.directory, s.number) for s in ssd.segments.values()]
     assert len(set(numbers)) == len(numbers)
+
+
+def _used(state: State) -> Counter:
+    """Return the bytes on disk, or on their way there, by tenant."""
+    index, used = state.index, Counter()
+    for row, plane_class in np.argwhere((index.segment != 0) | (index.new_segment != 0)).tolist():
+        used[tenant_of(index, row)] += int(index.size[row, plane_class])
+    return used
 
 
 def _check_places(ssd: Ssd, places: list[tuple[int, int, int]]) -> None:

@@ -1,6 +1,17 @@
 """The ssd tier's turn: what disk and catalog said, and what is to be done next about it."""
 
-from kvd.core import clear, commits, deliver, load, reclaim, recover, save, segments, waits
+from kvd.core import (
+    admission,
+    clear,
+    commits,
+    deliver,
+    load,
+    reclaim,
+    recover,
+    save,
+    segments,
+    waits,
+)
 from kvd.core.disk_events import (
     Committed,
     DayBegan,
@@ -70,4 +81,5 @@ def on_tick(state: State) -> list[Effect]:
     if state.ssd is None:
         return pump(state)
     commits.on_tick(state)
+    admission.trim(state)
     return [*segments.on_tick(state), *pump(state)]

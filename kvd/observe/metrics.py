@@ -268,10 +268,10 @@ _SSD = (
     _total(
         "ssd_shed_chunks",
         (Label("reason", (
-            "degraded", "daily_bound", "condemned", "unfounded", "too_large"
+            "degraded", "daily_bound", "quota", "condemned", "unfounded", "too_large"
 )),),
         "Times that a chunk was left in dram only.",
-        "daily_bound: raise it, or accept it; too_large: segments are too small.",
+        "daily_bound, quota: raise it, or accept it; too_large: segments are too small.",
     ),
     _total("ssd_segments_chosen", (), "Segments that clearing began of.", "The tier is full."),
     _total("ssd_segments_cleared", (), "Segments that became free.", "As chosen, a bit later."),

@@ -4,7 +4,7 @@ import random
 from dataclasses import dataclass, replace
 
 from kvd.clock import NS_PER_MS
-from kvd.core.state import SsdConfig
+from kvd.core.ssd import SEGMENTS_LEAST, SsdConfig
 from kvd.identity import chain_digests
 from kvd.limits import GIB, PAGE_BYTES, Limits, squeeze
 from kvd.testing.weather import Weather
@@ -44,7 +44,8 @@ def draw_conditions(rng: random.Random, seed: int, tiered: bool | None) -> Condi
     ssd = _ssd(rng, unit_pages * PAGE_BYTES)
     devices = tuple(rng.randrange(2) for _ in range(ssd.directories))
     share = rng.choice((0.4, 1.2, 3)) if len(set(devices)) > 1 else rng.choice((1.05, 1.5, 3))
-    device_bytes = int(share * ssd.segments_max * ssd.segment_bytes) + ssd.spare_bytes
+    segments = max(share * ssd.segments_max, SEGMENTS_LEAST + 1)
+    device_bytes = int(segments * ssd.segment_bytes) + ssd.spare_bytes
     return Conditions(limits, unit_pages, dram_bytes, ssd, Weather(rng, devices, device_bytes))
 
 
@@ -52,7 +53,7 @@ def draw_smaller(rng: random.Random, ssd: SsdConfig) -> SsdConfig:
     """Return what a restart finds configured: mostly the same, sometimes fewer segments."""
     if rng.random() < 0.7:
         return ssd
-    return replace(ssd, segments_max=max(6, ssd.segments_max - rng.randint(1, 6)))
+    return replace(ssd, segments_max=max(SEGMENTS_LEAST, ssd.segments_max - rng.randint(1, 6)))
 
 
 def _squeezed(rng: random.Random, seed: int, unit_bytes: int, slab_units: int) -> Limits:
@@ -77,7 +78,7 @@ def _ssd(rng: random.Random, unit_bytes: int) -> SsdConfig:
     return SsdConfig(
         directories=rng.choice((1, 1, 2, 3)),
         segment_bytes=segment_bytes,
-        segments_max=rng.randint(6, 16),
+        segments_max=rng.randint(SEGMENTS_LEAST, 16),
         daily_write_bytes=rng.choice((0, 0, 50)) * unit_bytes,
         spare_bytes=rng.choice((0, segment_bytes)),
     )

@@ -12,6 +12,7 @@ from kvd.testing.media import HEAD_PAGES, Place, Row, RowKey, SegmentKey, name_o
 from kvd.testing.memory import SECTOR_BYTES, Fill, first_wrong
 from kvd.testing.oracles import require
 from kvd.testing.pieces import Piece
+from kvd.testing.wear import Wear
 from kvd.types import Extent
 
 if TYPE_CHECKING:
@@ -22,15 +23,16 @@ class Demands:
     def __init__(self, world: "World") -> None:
         self.world, self.media, self.memory = world, world.media, world.memory
         self.commit: asked.Commit | None = None  # In flight.
-        self._written_bytes = 0  # On this day.
+        self._wear = Wear(world)
 
     def restart(self, day: int) -> None:
         self.commit = None
+        self._wear = Wear(self.world)
         self.begin_day(day)
 
     def begin_day(self, day: int) -> None:
         then, written_bytes = self.media.catalog.written
-        self._written_bytes = written_bytes if then == day else 0
+        self._wear.today_bytes = written_bytes if then == day else 0
 
     def on_event(self, event: told.DiskEvent) -> None:
         if isinstance(event, told.Committed):
@@ -72,21 +74,7 @@ class Demands:
             for (batch, item), other in self.world.tier.writing.items():
                 apart = other is piece or not other.place.meets(piece.place)
                 require(apart, f"two writes meet at {piece.place}: {batch}, {item}")
-            self._written_bytes += piece.size
-        limit = self.world.tier.config.daily_write_bytes
-        before = self._written_bytes - sum(piece.size for piece in pieces)
-        fresh = any(not self._is_move(piece) for piece in pieces)
-        if any(self._is_move(piece) for piece in pieces):
-            self.world.saw("a strip written again")
-        spent = fresh and limit and before >= limit
-        require(not spent, f"{before} bytes are written of {limit} a day")
-
-    def _is_move(self, piece: Piece) -> bool:
-        """Return whether the strip is durable already: it moves out of a segment's way."""
-        fill = piece.fill
-        row = self.media.catalog.rows.get(RowKey(fill.keyspace, fill.lane, fill.chain))
-        known = row is not None and row.generation == fill.generation
-        return known and len(row.places) > piece.plane_class
+        self._wear.check(pieces)
 
     def _check_read(self, piece: Piece) -> None:
         tier, where = self.world.tier, (piece.slab, piece.offset, piece.size)

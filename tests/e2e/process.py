@@ -15,6 +15,7 @@ from pathlib import Path
 from kvd.config import ServeConfig, SsdSettings, TenantSettings
 from kvd.daemon.loop import Daemon as InProcess
 from kvd.daemon.loop import run as run_loop
+from kvd.daemon.quotas import quotas_of
 from kvd.daemon.recovery import find_tier
 from kvd.limits import Limits
 from kvd.rpc.server import Server
@@ -148,7 +149,8 @@ def served(config: ServeConfig) -> Iterator[Here]:
 async def _serve_here(config: ServeConfig, ready: queue.SimpleQueue) -> None:
     loop, stop = asyncio.get_running_loop(), asyncio.Event()
     found = find_tier(config.ssd) if config.ssd else None
-    daemon = InProcess(config.dram_bytes, config.limits, loop, found=found)
+    quotas = quotas_of(config, found)
+    daemon = InProcess(config.dram_bytes, config.limits, loop, found=found, quotas=quotas)
     if found is not None:
         daemon.recover(found)
     async with Server(config, daemon, loop) as server:

@@ -268,7 +268,7 @@ PLANTS: dict[Callable[[Patch], None], str] = {
     failed_writes_committed: "I7: .* lies in .*, which holds",
     dram_given_away_while_it_is_saved: "I4: a write found|I4: a place .* being saved",
     two_commits_at_a_time: "I9: two commits in flight",
-    more_written_than_a_day_allows: "bytes are written of .* a day",
+    more_written_than_a_day_allows: "wear: .* bytes are written of",
     recycled_when_it_is_chosen: "I7: .* is recycled under",
     freed_under_what_lives_in_it: "I7: .* is free and holds",
     more_segments_than_allowed: "I8: .* makes",

@@ -4,13 +4,15 @@ import numpy as np
 
 from kvd.core import disk_effects as asked
 from kvd.core import disk_events as told
+from kvd.core.drops import free_copy
 from kvd.core.events import Started
 from kvd.core.quotas import Quotas
 from kvd.core.ssd import SsdConfig
 from kvd.core.state import CoreConfig, new_state
 from kvd.errors import Fault, FaultKind
 from kvd.limits import PAGE_BYTES, Limits
-from kvd.testing.scene import Scene
+from kvd.testing.scene import KEYSPACE, Scene
+from kvd.types import CLASS_COUNT
 
 GOOD = np.uint8(0)
 DISK_EFFECTS = (
@@ -103,3 +105,39 @@ def _verdicts(count: int, fault: Fault | None) -> tuple:
     kind = 0 if fault is None else fault.kind
     faults = () if fault is None else (fault,)
     return np.arange(count), np.full(count, kind, np.uint8), faults
+
+
+def demote(scene: DiskScene) -> None:
+    """Push all copies out of dram, as making room would."""
+    for strip in scene.state.index.copies.members.copy().tolist():
+        free_copy(scene.state, *divmod(strip, CLASS_COUNT))
+
+
+def recovered(scene: DiskScene, without: bytes = b"") -> told.Recovered:
+    """Return what the catalog holds after the scene's commits."""
+    rows: dict[bytes, tuple] = {}
+    segments: dict[tuple[int, int], asked.SegmentRecord] = {}
+    names: tuple = ()
+    for commit in scene.commits:
+        for digest in commit.dropped.chain:
+            rows.pop(digest, None)
+        columns = commit.rows
+        names = columns.keys.names or names
+        for at, digest in enumerate(columns.keys.chain):
+            rows[digest] = (
+                columns.parents[at], columns.generations[at], columns.profiles[at],
+                columns.heats[at], columns.roots[at], columns.directories[at],
+                columns.segments[at], columns.epochs[at], columns.pages[at],
+                columns.page_counts[at],
+            )  # fmt: skip
+        segments.update({(s.directory, s.segment): s for s in commit.segments})
+    rows.pop(without, None)
+    chain = sorted(rows)
+    columns = list(zip(*(rows[digest] for digest in chain), strict=True))
+    arrays = [np.array(column) for column in columns[1:]]
+    keys = asked.RowKeys(names, np.zeros(len(chain), np.uint32), chain)
+    digest = names[0].keyspace
+    return told.Recovered(
+        scene.commits[-1].generation, scene.commits[-1].written, {digest: (KEYSPACE, "red")},
+        asked.RowColumns(keys, list(columns[0]), *arrays), tuple(segments.values()),
+    )  # fmt: skip

@@ -12,7 +12,7 @@ from kvd.errors import ErrorKind, FaultKind
 from kvd.limits import DIGEST_BYTES, PAGE_BYTES
 from kvd.testing.scene import LANE, chain_of, kind_of
 from kvd.types import CLASS_COUNT
-from tests.unit.disk_scene import LIMITS, DiskScene, fault_of
+from tests.unit.disk_scene import LIMITS, DiskScene, demote, fault_of, recovered
 
 
 def stored(scene: DiskScene, chunks: int, text: int = 0) -> tuple[int, bytes]:
@@ -20,14 +20,6 @@ def stored(scene: DiskScene, chunks: int, text: int = 0) -> tuple[int, bytes]:
     scene.put(session, chain)
     scene.save()
     return session, chain
-
-
-def demote(scene: DiskScene) -> None:
-    """Push all copies out of dram, as making room would."""
-    from kvd.core.drops import free_copy
-
-    for strip in scene.state.index.copies.members.copy().tolist():
-        free_copy(scene.state, *divmod(strip, CLASS_COUNT))
 
 
 def test_what_is_sealed_is_written_committed_and_durable() -> None:
@@ -251,38 +243,6 @@ def test_a_restart_leaves_out_what_has_no_parent() -> None:
     fresh.save()
     dropped = [digest for commit in fresh.commits for digest in commit.dropped.chain]
     assert sorted(dropped) == sorted((chain[64:96], chain[96:128]))
-
-
-def recovered(scene: DiskScene, without: bytes = b"") -> told.Recovered:
-    """Return what the catalog holds after the scene's commits."""
-    from kvd.testing.scene import KEYSPACE
-
-    rows: dict[bytes, tuple] = {}
-    segments: dict[tuple[int, int], asked.SegmentRecord] = {}
-    names: tuple = ()
-    for commit in scene.commits:
-        for digest in commit.dropped.chain:
-            rows.pop(digest, None)
-        columns = commit.rows
-        names = columns.keys.names or names
-        for at, digest in enumerate(columns.keys.chain):
-            rows[digest] = (
-                columns.parents[at], columns.generations[at], columns.profiles[at],
-                columns.heats[at], columns.roots[at], columns.directories[at],
-                columns.segments[at], columns.epochs[at], columns.pages[at],
-                columns.page_counts[at],
-            )  # fmt: skip
-        segments.update({(s.directory, s.segment): s for s in commit.segments})
-    rows.pop(without, None)
-    chain = sorted(rows)
-    columns = list(zip(*(rows[digest] for digest in chain), strict=True))
-    arrays = [np.array(column) for column in columns[1:]]
-    keys = asked.RowKeys(names, np.zeros(len(chain), np.uint32), chain)
-    digest = names[0].keyspace
-    return told.Recovered(
-        scene.commits[-1].generation, scene.commits[-1].written, {digest: (KEYSPACE, "red")},
-        asked.RowColumns(keys, list(columns[0]), *arrays), tuple(segments.values()),
-    )  # fmt: skip
 
 
 def test_limits_of_the_scene_are_small_enough_to_matter() -> None:
