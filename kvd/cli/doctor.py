@@ -3,6 +3,7 @@
 import argparse
 import json
 import os
+import pwd
 import sys
 
 from kvd.cli.doctor_report import as_object, show
@@ -12,7 +13,7 @@ from kvd.doctor.examine import DEEP, PROBES, examine, scene_of
 from kvd.doctor.findings import Level
 from kvd.doctor.host import Host
 from kvd.doctor.plan import plan_of
-from kvd.errors import KvdError
+from kvd.errors import ErrorKind, KvdError
 
 EXIT_FINE = 0
 EXIT_FAILS = 1
@@ -25,7 +26,8 @@ def run(arguments: argparse.Namespace) -> int:
     for stream in (sys.stdout, sys.stderr):
         stream.reconfigure(errors="backslashreplace")
     try:
-        scene = scene_of(plan_of(serve_config(said_flags(arguments), os.environ)), Host())
+        plan = plan_of(serve_config(said_flags(arguments), os.environ))
+        scene = scene_of(plan, Host(), _uid_of(arguments.as_user))
         findings = list(examine(scene, PROBES + DEEP if arguments.deep else PROBES))
         if arguments.json:
             print(json.dumps(as_object(findings, scene.running)))
@@ -43,6 +45,17 @@ def run(arguments: argparse.Namespace) -> int:
     except KeyboardInterrupt:
         return _refuse("interrupted; nothing is changed")
     return EXIT_FAILS if any(f.level == Level.FAIL for f in findings) else EXIT_FINE
+
+
+def _uid_of(user: str) -> int | None:
+    """Return the number of a user, None when none is named; raise INVALID."""
+    if not user or user.isdigit():
+        return int(user) if user else None
+    try:
+        return pwd.getpwnam(user).pw_uid
+    except KeyError:
+        message = f"--as-user is {user!r}; allowed is a number, or the name of a user of this host"
+        raise KvdError(ErrorKind.INVALID, message) from None
 
 
 def _refuse(line: str) -> int:

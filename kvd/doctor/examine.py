@@ -51,8 +51,11 @@ PROBES: tuple[tuple[str, Probe], ...] = (
 DEEP: tuple[tuple[str, Probe], ...] = (("gpu.imports", gpu.imports),)
 
 
-def scene_of(plan: Plan, host: Host) -> Scene:
-    """Return what is looked at: the daemon's process where one runs, else this one."""
+def scene_of(plan: Plan, host: Host, uid: int | None = None) -> Scene:
+    """Return what is looked at: the daemon's process where one runs, else this one.
+
+    `uid` is the daemon's when it would not be the user who looks.
+    """
     try:
         running = doors.running_daemon(host, plan)
     except Unseen:
@@ -60,7 +63,7 @@ def scene_of(plan: Plan, host: Host) -> Scene:
     if running and host.has(f"proc/{running}"):
         owner = host.path(f"proc/{running}").stat().st_uid
         return Scene(replace(host, process=str(running)), plan, owner, running)
-    return Scene(host, plan, os.geteuid(), running)
+    return Scene(host, plan, os.geteuid() if uid is None else uid, running)
 
 
 def examine(scene: Scene, probes: Sequence[tuple[str, Probe]] = PROBES) -> Iterator[Finding]:

@@ -158,7 +158,7 @@ def descriptors(scene: Scene) -> Iterator[Finding]:
     need = max(8 * scene.plan.slabs, 1024)
     said = f"RLIMIT_NOFILE is {'unlimited' if hard == UNLIMITED else hard} at most"
     if hard < 8 * scene.plan.slabs:
-        bound = human(hard // 8 * scene.plan.slab_bytes)
+        bound = human(hard // 8 * scene.plan.slab_bytes, down=True)
         wanted = f"{need}: 8 for each of {scene.plan.slabs} slabs; dram ends at {bound}"
         yield fail("limits.files", said, wanted, f"LimitNOFILE={need} in kvd.service")
     elif hard < need:

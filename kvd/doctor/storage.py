@@ -103,8 +103,10 @@ def direct(scene: Scene) -> Iterator[Finding]:
     for path in scene.plan.data:
         there = nearest(path)
         if not (there.is_dir() and os.access(there, os.W_OK | os.X_OK)):
-            said = f"{there}: uid {os.geteuid()} may not write there, so it was not tried"
-            yield note("data.direct", said, "", f"run kvd doctor as uid {scene.uid} or 0")
+            said = f"{there}: uid {os.geteuid()} cannot write there, so it was not tried"
+            mended = os.geteuid() in (scene.uid, 0)
+            fix = "kvd doctor, when it can be" if mended else f"kvd doctor as uid {scene.uid} or 0"
+            yield note("data.direct", said, "", fix)
             continue
         failure = _failure_of(_write_direct, there)
         if failure:

@@ -83,6 +83,17 @@ def test_a_setting_that_is_refused_is_the_line_that_serve_prints(doctor, tmp_pat
     assert capsys.readouterr().err == err
 
 
+def test_the_daemons_user_can_be_another(doctor):
+    def daemon(*words):
+        findings = json.loads(doctor("--json", *words)[1])["findings"]
+        return {f["check"]: f for f in findings}["users.daemon"]["found"]
+
+    assert daemon("--as-user", "4711") == "the daemon is uid 4711"
+    assert daemon("--as-user", "root") == "the daemon would run as root"
+    code, out, err = doctor("--as-user", "no such user")
+    assert (code, out) == (2, "") and "'no such user'" in err and len(err.splitlines()) == 1
+
+
 def test_the_file_is_what_is_checked(doctor, tmp_path):
     file = tmp_path / "kvd.toml"
     file.write_text(f"[ssd]\ndata = ['{tmp_path}/data']\nbudget = '2MiB'\n")
@@ -111,7 +122,8 @@ def test_a_plan_holds_what_the_configuration_says(tmp_path):
     plan = plan_of(config)
     assert (plan.directory, plan.dram_bytes) == (tmp_path / "run", 128 * MIB)
     assert plan.allowed_uids == {1000} and not plan.data and plan.ssd_bytes is None
-    assert {path.parent.name for path in plan.sockets} == {"red", "blue"}
+    assert {path.parent.name for path in plan.sockets} == {"red", "blue", "run"}
+    assert plan.sockets[-1] == tmp_path / "run" / "admin.sock"
     assert plan.listens == (
         Listen("tcp", "0.0.0.0", 7000, True), Listen("metrics", "127.0.0.1", 9470, False),
     )  # fmt: skip

@@ -175,7 +175,11 @@ def test_no_fallocate(hosts, monkeypatch):
 
 def test_what_may_not_be_written_is_not_tried(hosts, data, monkeypatch):
     monkeypatch.setattr(storage.os, "access", lambda path, mode: False)
-    assert is_told(hosts.ask(storage.direct)[0], Level.NOTE, "not tried", str(data))
+    assert is_told(
+        hosts.ask(storage.direct)[0], Level.NOTE, "not tried", str(data), "when it can be"
+    )
+    monkeypatch.setattr(storage.os, "geteuid", lambda: 7)
+    assert is_told(hosts.ask(storage.direct)[0], Level.NOTE, "uid 7", f"as uid {hosts.uid} or 0")
 
 
 # ---- room ----
