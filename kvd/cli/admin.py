@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 
+from kvd.cli import size_flags
 from kvd.cli.version import version
 from kvd.config import ADMIN_SOCKET, complete
 from kvd.errors import KvdError
@@ -42,6 +43,8 @@ class Verb:
     module: str
 
 
+# Asks no daemon: has flags and JSON of its own.
+SIZE = "size", "bytes of a model's KV by class and tier, and how much of it fits; asks no daemon"
 VERBS = (
     Verb("status", "what the daemon is, has and lacks", "admin_show"),
     Verb("tiers", "what lies in dram and ssd, by class and tenant", "admin_show"),
@@ -97,10 +100,13 @@ def _parser() -> argparse.ArgumentParser:
         own.add_argument("--json", action="store_true", help="print one JSON object")
         own.set_defaults(chosen=verb)
         getattr(_module(verb), f"{verb.name}_flags")(own)
+    size_flags.add_flags(verbs.add_parser(SIZE[0], help=SIZE[1], description=SIZE[1]))
     return parser
 
 
 def _run(arguments: argparse.Namespace) -> int:
+    if arguments.verb == SIZE[0]:
+        return importlib.import_module("kvd.cli.size").run(arguments)
     from kvd.client.admin import AdminClient
 
     flags = {"directory": arguments.directory, "config": arguments.config}

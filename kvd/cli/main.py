@@ -4,7 +4,7 @@ import argparse
 import importlib
 import sys
 
-from kvd.cli import check_flags, config_flags, doctor_flags, health_flags, size_flags
+from kvd.cli import check_flags, config_flags, doctor_flags, health_flags
 from kvd.cli.serve_flags import SETTINGS_EPILOG, add_settings
 from kvd.cli.version import version
 
@@ -40,7 +40,6 @@ def parser() -> argparse.ArgumentParser:
     config_flags.add_flags(configured)
     checked = verbs.add_parser("check", help="check data directories that no daemon is using")
     check_flags.add_flags(checked)
-    size_flags.add_flags(verbs.add_parser("size", help="bytes of a model's KV, and what fits"))
     doctored = verbs.add_parser("doctor", help="what this host lacks to run `kvd serve` well")
     add_settings(doctored)
     doctor_flags.add_flags(doctored)

@@ -1,8 +1,7 @@
-"""`kvd size`: bytes of a model's KV as kvd keeps it, and how much of it fits."""
+"""`kvd-admin size`: bytes of a model's KV as kvd keeps it, and how much of it fits."""
 
 import argparse
 import json
-import sys
 from dataclasses import replace
 from difflib import get_close_matches
 
@@ -15,23 +14,18 @@ from kvd.sizing.sizes import Wish, sizes_of
 from kvd.units import SIZE_UNITS, parse_size
 
 EXIT_OK = 0
-EXIT_CANNOT = 2
 
 _CHUNK_TOKENS_MAX = 4096
 _DIRECTORIES_MAX = 255
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Tell, and return the exit code."""
-    try:
-        if not (arguments.model or arguments.layers):
-            _list(arguments)
-            return EXIT_OK
-        wish = _wish(arguments)
-        sizes = sizes_of(wish)
-    except KvdError as error:
-        print(f"kvd: {error.message}", file=sys.stderr, flush=True)
-        return EXIT_CANNOT
+    """Tell, and return the exit code; raise KvdError for what cannot be."""
+    if not (arguments.model or arguments.layers):
+        _list(arguments)
+        return EXIT_OK
+    wish = _wish(arguments)
+    sizes = sizes_of(wish)
     if arguments.json:
         print(json.dumps(as_object(arguments.model, wish, sizes)))
     else:

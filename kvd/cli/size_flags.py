@@ -1,4 +1,4 @@
-"""The flags of `kvd size`, and what its help says of exit codes and of its JSON."""
+"""The flags of `kvd-admin size`, and what its help says of exit codes and of its JSON."""
 
 import argparse
 

@@ -70,6 +70,10 @@ class Environment:
     def kvd(self) -> Path:
         return self.directory / "bin" / "kvd"
 
+    @property
+    def kvd_admin(self) -> Path:
+        return self.directory / "bin" / "kvd-admin"
+
     def run(self, *words: object) -> subprocess.CompletedProcess:
         return run([*words], self.directory)
 

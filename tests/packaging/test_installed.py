@@ -99,5 +99,5 @@ def test_what_is_on_disk_is_whole(environment, served, place):
 
 
 def test_sizes_are_told(environment):
-    told = environment.run(environment.kvd, "size", "smollm2-135m", "--json")
+    told = environment.run(environment.kvd_admin, "size", "smollm2-135m", "--json")
     assert json.loads(told.stdout)["raw_bytes_per_token"] == 23_040

@@ -77,7 +77,9 @@ def test_metadata(wheel):
         [name] = [each for each in opened.namelist() if each.endswith("/METADATA")]
         told = Parser().parsestr(opened.read(name).decode())
         [entries] = [each for each in opened.namelist() if each.endswith("entry_points.txt")]
-        assert "kvd = kvd.cli.main:main" in opened.read(entries).decode().splitlines()
+        commands = opened.read(entries).decode().splitlines()
+        assert "kvd = kvd.cli.main:main" in commands
+        assert "kvd-admin = kvd.cli.admin:main" in commands
     assert told["Name"] == "kvd" and told["License-Expression"] == "Apache-2.0"
     assert set(told.get_all("License-File")) == LICENCES
     required = [each for each in told.get_all("Requires-Dist") if "extra" not in each]

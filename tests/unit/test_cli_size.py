@@ -1,10 +1,10 @@
-"""`kvd size` as a command: what it prints, as text and JSON, and what it refuses."""
+"""`kvd-admin size` as a command: what it prints, as text and JSON, and what it refuses."""
 
 import json
 
 import pytest
 
-from kvd.cli.main import main
+from kvd.cli.admin import main
 from kvd.cli.size_flags import EPILOG
 from kvd.sizing.models import MODELS
 
@@ -86,4 +86,4 @@ def test_numbers_of_another_model(size):
 def test_what_cannot_be_is_refused_in_one_line(size, words, said):
     code, out, err = size(*words)
     assert (code, out, len(err.splitlines())) == (2, "", 1)
-    assert err.startswith("kvd: ") and all(each in err for each in said), err
+    assert err.startswith("kvd-admin: ") and all(each in err for each in said), err
