@@ -160,10 +160,20 @@ def _run_misses(client: AdminClient, arguments: argparse.Namespace) -> int:
     reply = client.call("Misses", admin.MissesRequest())
     if show_json(arguments, reply):
         return 0
-    columns = (">ago", "tenant", ">session", "keyspace", "model", "lane", ">missed at", "why")
+    columns = (
+        ">last",
+        ">times",
+        "tenant",
+        ">session",
+        "keyspace",
+        "model",
+        "lane",
+        ">missed at",
+        "why",
+    )
     rows = (
         (
-            human_time(miss.ago_ms), miss.tenant, str(miss.session),
+            f"{human_time(miss.ago_ms)} ago", f"{miss.times:,}", miss.tenant, str(miss.session),
             miss.keyspace.hex()[:HEX_SHOWN], miss.model, lane_name(miss.lane),
             f"{miss.first} of {miss.asked}", miss_why(miss.finding),
         )

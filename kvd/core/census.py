@@ -224,4 +224,4 @@ def list_pins(state: State) -> list[PinCensus]:
 
 def list_misses(state: State) -> list[tuple[Miss, Finding]]:
     """Return the last questions that found less than they asked for, the newest first."""
-    return [(miss, explain_miss(state, miss)) for miss in reversed(state.story.misses)]
+    return [(miss, explain_miss(state, miss)) for miss in reversed(state.story.misses.values())]

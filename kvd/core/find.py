@@ -111,7 +111,7 @@ def _note_miss(
     lacking = (t for t in trees if not _is_whole(state.index, t, chunk))
     tree = next(lacking, trees[0])
     assert tree.keyspace is not None
-    state.story.misses.append(
+    state.story.miss(
         Miss(
             state.now_ns,
             tree.tenant,

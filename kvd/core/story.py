@@ -3,8 +3,7 @@
 Written where things happen, read by kvd.core.explain only; no decision may rest on it.
 """
 
-from collections import deque
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import IntEnum
 
 from kvd.identity import Keyspace
@@ -12,7 +11,7 @@ from kvd.types import Lane
 
 CHUNKS_MAX = 32_768  # Of which something is known; the oldest are forgotten first.
 NOTES_PER_CHUNK = 4
-MISSES_MAX = 256
+MISSES_MAX = 256  # Chunks that were missed.
 
 
 class Why(IntEnum):
@@ -47,9 +46,10 @@ class Note:
 
 @dataclass(frozen=True, slots=True)
 class Miss:
-    """A question that found less than it asked for: chunk `first` of `asked` is the first missing.
+    """Questions that found less than they asked for: chunk `first` of `asked` is the first missing.
 
-    `before`: digest of the chunk before it, empty at the start of the sequence.
+    `before`: digest of the chunk before it, empty at the start of the sequence. All but `times` is
+    of the last of them.
     """
 
     at_ns: int
@@ -62,6 +62,7 @@ class Miss:
     before: bytes
     first: int
     asked: int
+    times: int = 1
 
 
 ChunkName = tuple[bytes, Lane, bytes]  # Keyspace digest, lane, chain digest.
@@ -70,8 +71,16 @@ ChunkName = tuple[bytes, Lane, bytes]  # Keyspace digest, lane, chain digest.
 @dataclass(slots=True)
 class Story:
     notes: dict[ChunkName, tuple[Note, ...]] = field(default_factory=dict)
-    misses: deque[Miss] = field(default_factory=lambda: deque(maxlen=MISSES_MAX))
+    misses: dict[ChunkName, Miss] = field(default_factory=dict)  # The one of longest ago first.
     forgotten_ns: int = -1  # Of chunks that had their last note before, nothing is known.
+
+    def miss(self, miss: Miss) -> None:
+        """Remember a miss; who asks again and again takes one place only."""
+        name = miss.digest, miss.lane, miss.chunk
+        before = self.misses.pop(name, None)
+        self.misses[name] = miss if before is None else replace(miss, times=before.times + 1)
+        if len(self.misses) > MISSES_MAX:
+            del self.misses[next(iter(self.misses))]
 
     def note(self, name: ChunkName, note: Note) -> None:
         """Add a note; forget the oldest of the chunk, or the chunk that had none for longest."""

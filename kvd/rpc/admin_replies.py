@@ -173,6 +173,7 @@ def miss_info(miss: Miss, finding: Finding, desk: Desk) -> admin.MissInfo:
         first=miss.first,
         asked=miss.asked,
         finding=finding_message(finding, desk),
+        times=miss.times,
     )
 
 

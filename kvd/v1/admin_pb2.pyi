@@ -326,7 +326,7 @@ class MissesRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class MissInfo(_message.Message):
-    __slots__ = ("ago_ms", "tenant", "session", "keyspace", "model", "lane", "chunk", "first", "asked", "finding")
+    __slots__ = ("ago_ms", "tenant", "session", "keyspace", "model", "lane", "chunk", "first", "asked", "finding", "times")
     AGO_MS_FIELD_NUMBER: _ClassVar[int]
     TENANT_FIELD_NUMBER: _ClassVar[int]
     SESSION_FIELD_NUMBER: _ClassVar[int]
@@ -337,6 +337,7 @@ class MissInfo(_message.Message):
     FIRST_FIELD_NUMBER: _ClassVar[int]
     ASKED_FIELD_NUMBER: _ClassVar[int]
     FINDING_FIELD_NUMBER: _ClassVar[int]
+    TIMES_FIELD_NUMBER: _ClassVar[int]
     ago_ms: int
     tenant: str
     session: int
@@ -347,7 +348,8 @@ class MissInfo(_message.Message):
     first: int
     asked: int
     finding: Finding
-    def __init__(self, ago_ms: _Optional[int] = ..., tenant: _Optional[str] = ..., session: _Optional[int] = ..., keyspace: _Optional[bytes] = ..., model: _Optional[str] = ..., lane: _Optional[_Union[_kvd_pb2.Lane, _Mapping]] = ..., chunk: _Optional[bytes] = ..., first: _Optional[int] = ..., asked: _Optional[int] = ..., finding: _Optional[_Union[Finding, _Mapping]] = ...) -> None: ...
+    times: int
+    def __init__(self, ago_ms: _Optional[int] = ..., tenant: _Optional[str] = ..., session: _Optional[int] = ..., keyspace: _Optional[bytes] = ..., model: _Optional[str] = ..., lane: _Optional[_Union[_kvd_pb2.Lane, _Mapping]] = ..., chunk: _Optional[bytes] = ..., first: _Optional[int] = ..., asked: _Optional[int] = ..., finding: _Optional[_Union[Finding, _Mapping]] = ..., times: _Optional[int] = ...) -> None: ...
 
 class MissesReply(_message.Message):
     __slots__ = ("misses",)

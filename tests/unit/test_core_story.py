@@ -5,7 +5,7 @@ import pytest
 from kvd.core.events import AbortWanted, ClearWanted, SessionEnded
 from kvd.core.explain import LaneReport, Verdict, explain_chain, explain_miss
 from kvd.core.keyspaces import tree_of
-from kvd.core.story import CHUNKS_MAX, NOTES_PER_CHUNK, Miss, Note, Story, Why
+from kvd.core.story import CHUNKS_MAX, MISSES_MAX, NOTES_PER_CHUNK, Miss, Note, Story, Why
 from kvd.identity import Keyspace
 from kvd.limits import DIGEST_BYTES, Limits
 from kvd.shape import BlockShape
@@ -157,12 +157,25 @@ def test_the_last_misses_are_kept_and_explained() -> None:
     scene.counts(session, branch_of(chain_of(2), 1, text=5))
     scene.fetch(session, chain_of(1, text=6))
     scene.counts(session, chain_of(2), LANE, HALF)
-    first, second, third = scene.state.story.misses
+    first, second, third = scene.state.story.misses.values()
     assert (first.first, first.asked, first.before) == (2, 3, chain_of(2)[DIGEST_BYTES:])
     assert (second.first, second.asked, second.before) == (0, 1, b"")
     assert third.lane == HALF
     verdicts = [explain_miss(scene.state, miss).verdict for miss in (first, second, third)]
     assert verdicts == [Verdict.NEVER_STORED, Verdict.DIVERGES, Verdict.OTHER_LANE]
+
+
+def test_who_asks_again_and_again_takes_one_place() -> None:
+    scene = Scene()
+    session = scene.join()
+    for text in range(MISSES_MAX + 5):
+        scene.counts(session, chain_of(1, text))
+    scene.counts(session, chain_of(1, text=5))
+    scene.counts(session, chain_of(3, text=5))
+    misses = list(scene.state.story.misses.values())
+    assert len(misses) == MISSES_MAX
+    assert (misses[-1].chunk, misses[-1].times, misses[-1].asked) == (chain_of(1, 5), 3, 3)
+    assert misses[0].chunk == chain_of(1, 6) and misses[0].times == 1
 
 
 def test_the_story_is_bounded_and_says_how_far_back_it_goes() -> None:
