@@ -108,15 +108,15 @@ TENANTS = (
         "The most that this tenant may hold on disk, and is sure of. none: it shares what is left.",
         least=MIB, most=SIZE_MOST, nothing=("none",)),
     row("tenants.NAME.token_file", Kind.PATH, '""',
-        "File that holds the secret by which this tenant is known over TCP. Empty: no secret.",
+        "File of this tenant's tokens, one a line, for clients that attach by gRPC. Empty: none.",
         nothing=("",)),
     row("tenants.NAME.client_names", Kind.TEXTS, "[]",
         "Names in client certificates by which this tenant is known over TCP; needs tcp.client_ca.",
         most=64),
     row("tenants.NAME.requests_per_second", Kind.RATE, "0",
-        "Requests over TCP that this tenant may make in a second. 0: no bound.", most=1_000_000),
+        "Requests in a second, of all sessions of this tenant. 0: no bound.", most=1_000_000),
     row("tenants.NAME.bytes_per_second", Kind.SIZE, '"0"',
-        "Bytes over TCP that this tenant may move in a second. 0: no bound.",
+        "Bytes in a second that are delivered to this tenant as pieces. 0: no bound.",
         least=64 * KIB, most=SIZE_MOST, nothing=("0",)),
 )  # fmt: skip
 
