@@ -59,6 +59,16 @@ _REQUESTS = (
         "A fetch includes its reads and its byte delivery, a durable seal its commit.",
     ),
     _total(
+        "rate_refused", (_TENANT,),
+        "Requests refused as they came beyond the requests_per_second of their tenant.",
+        "It asks more than it may; kvd_requests_total does not count them.",
+    ),
+    _total(
+        "denied", (Label("what", ("attach", "call")),),
+        "Attempts by gRPC whose credential was none, or somebody else's.",
+        "Somebody guesses, or was left behind when tokens changed: the log has addresses.",
+    ),
+    _total(
         "fetches", (_TENANT, Label("delivery", ("map", "bytes"))),
         "Fetches answered with a promise, be it of nothing.",
         "Load.",

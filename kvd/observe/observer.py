@@ -43,6 +43,8 @@ class Observer:
         keys = [(call, outcome) for call in CALLS for outcome in OUTCOMES_IN_SHORT]
         self._calls = {key: Histogram(CALL_BOUNDS_NS) for key in keys}
         self._requests: Counter[tuple[str, str]] = Counter()
+        self._rate_refused: Counter[tuple[str]] = Counter()
+        self._denied: Counter[tuple[str]] = Counter()
 
     def stepped(self, event: str, core_ns: int, hands_ns: int) -> None:
         """The core took one event in, and the hands carried out what followed."""
@@ -54,6 +56,14 @@ class Observer:
         self._requests[call, outcome] += 1
         self._calls[call, "ok" if outcome == "ok" else "error"].observe(duration_ns)
 
+    def rate_refused(self, tenant: str) -> None:
+        """A request came beyond its tenant's rate."""
+        self._rate_refused[tenant,] += 1
+
+    def denied(self, what: str) -> None:
+        """An attach or another call showed no credential that is good."""
+        self._denied[what,] += 1
+
     def read(self) -> Reading:
         """Return what was told so far."""
         return {
@@ -62,6 +72,8 @@ class Observer:
             "kvd_step_seconds": {(event,): h.read() for event, h in self._steps.items()},
             "kvd_request_seconds": {key: h.read() for key, h in self._calls.items()},
             "kvd_requests_total": dict(self._requests),
+            "kvd_rate_refused_total": dict(self._rate_refused),
+            "kvd_denied_total": dict(self._denied),
             "kvd_build_info": {(self._known["version"][0], self._known["protocol"][0]): 1.0},
             "kvd_start_time_seconds": {(): self._started_s},
         }

@@ -12,15 +12,15 @@ _log = logging.getLogger("kvd.audit")
 
 
 class Audit:
-    def __init__(self, now_ns: Callable[[], int]) -> None:
-        self.denied_total = 0
-        self._now_ns = now_ns
+    def __init__(self, now_ns: Callable[[], int], count: Callable[[str], None]) -> None:
+        """`count` is told of every attempt, also of those that get no line."""
+        self._now_ns, self._count = now_ns, count
         self._bucket = Bucket(LINES_PER_SECOND, LINES_AT_ONCE, now_ns())
         self._unsaid = 0
 
     def denied(self, what: str, peer: str, why: str) -> None:
         """Note that somebody was turned away; no credential itself is ever in `why`."""
-        self.denied_total += 1
+        self._count(what)
         if self._bucket.take(self._now_ns()):
             self._unsaid += 1
             return

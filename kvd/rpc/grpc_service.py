@@ -165,7 +165,7 @@ class GrpcDoor:
         try:
             tenant = self._entrance.tenant_of(context)
         except Denied as denied:
-            self._audit.denied("Attach", context.peer(), denied.why)
+            self._audit.denied("attach", context.peer(), denied.why)
             await context.abort(grpc.StatusCode.UNAUTHENTICATED, NO_CREDENTIAL)
         hello, stream = request.hello, AttachStream()
         async with answering(context):
@@ -209,7 +209,7 @@ class GrpcDoor:
         session = self._sessions.by_token(token)
         if session is None or not self._entrance.admits(session, context):
             why = "a token of no session that lives here" if token else "no token"
-            self._audit.denied("a call", context.peer(), why)
+            self._audit.denied("call", context.peer(), why)
             await context.abort(grpc.StatusCode.UNAUTHENTICATED, NO_TOKEN)
             raise AssertionError("abort returned")
         return session

@@ -1,5 +1,7 @@
 """How many requests of a tenant are taken in a second, over all its sessions and doors."""
 
+from collections.abc import Callable
+
 from kvd.clock import NS_PER_MS
 from kvd.core.events import (
     ClearWanted,
@@ -22,14 +24,18 @@ class RequestRate:
     """A second's worth may come at once. All are counted; what goes on with something, or gives it
     back, is taken for one more second's worth, so that who is stopped can still let go."""
 
-    def __init__(self, tenant: str, per_second: float, now_ns: int) -> None:
-        self._tenant, self._per_second = tenant, per_second
+    def __init__(
+        self, tenant: str, per_second: float, now_ns: int, count: Callable[[str], None]
+    ) -> None:
+        """`count` is told the tenant of every request that is refused."""
+        self._tenant, self._per_second, self._count = tenant, per_second, count
         self._bucket = Bucket(per_second, max(1.0, per_second), now_ns)
 
     def admit(self, wish: Event, now_ns: int) -> None:
         """Raise OVERLOADED for one too many, saying when there is room for it."""
         wait_ns = self._bucket.take(now_ns, overdraw=not isinstance(wish, _BEGINNINGS))
         if wait_ns:
+            self._count(self._tenant)
             raise KvdError(
                 ErrorKind.OVERLOADED,
                 f"tenant {self._tenant} is at {self._per_second:g} requests_per_second",

@@ -56,7 +56,7 @@ class Server:
         self.tcp_address = ""
         if config.tcp is not None:
             check_tcp(config.tcp, self._credentials)
-        self._audit = Audit(inbox.now_ns)
+        self._audit = Audit(inbox.now_ns, lambda what: inbox.observer.denied(what))
         self._sessions = Sessions(inbox, loop, config.tenants)
         self._listening: list[Listening] = []
         self._grpc: list[GrpcDoor] = []

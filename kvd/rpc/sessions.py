@@ -37,7 +37,12 @@ class Sessions:
     ) -> None:
         self.inbox = inbox
         self._rates = {
-            tenant.name: RequestRate(tenant.name, tenant.requests_per_second, inbox.now_ns())
+            tenant.name: RequestRate(
+                tenant.name,
+                tenant.requests_per_second,
+                inbox.now_ns(),
+                lambda name: inbox.observer.rate_refused(name),
+            )
             for tenant in tenants
             if tenant.requests_per_second
         }

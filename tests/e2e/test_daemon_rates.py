@@ -11,9 +11,15 @@ from kvd.v1 import kvd_pb2 as pb
 from kvd.wire import FrameKind
 from tests.e2e.client_story import KEYSPACE
 from tests.e2e.process import DEADLINE_S
-from tests.e2e.rawclient import Refused
+from tests.e2e.rawclient import (
+    RawClient,
+    Refused,
+    chain_of,
+    keyspace_message,
+    small_keyspace,
+)
 from tests.e2e.remote_node import A_TOKEN, B_TOKEN, Attached, channel_to, refusal, remote_node
-from tests.e2e.strips import fetch_request, lookup
+from tests.e2e.strips import Stored, fetch_request, lookup, register
 from tests.e2e.test_daemon_delivery import assert_complete, collect
 
 ASKED = 300
@@ -22,18 +28,24 @@ PER_SECOND = 0.01  # So that a test gets one and no second.
 
 def test_requests_beyond_the_rate_are_refused_and_others_are_not(short_directory):
     with remote_node(short_directory, rates={"requests_per_second": 40}) as node:
-        stored, other = node.put("a"), node.put("b")
-        client, neighbour = node.clients["a"], node.clients["b"]
+        other = node.put("b")
+        client = node.clients["a"] = RawClient(node.here.directory / "a")
+        neighbour = node.clients["b"]
+        # Nothing is put: while memory grows that takes as many tries as it takes.
+        keyspace = register(client, keyspace_message(small_keyspace("remote")))
+        ours = Stored(keyspace, chain_of(5), {})
         refused = 0
         for _ in range(ASKED):
             try:
-                lookup(client, stored)
+                assert lookup(client, ours)[0] == [0] * 3
             except Refused as error:
                 assert error.kind == pb.OVERLOADED and error.retry_after_ms > 0
                 assert "tenant a is at 40 requests_per_second" in error.message
                 refused += 1
             assert lookup(neighbour, other)[0] == [5] * 3
         assert 0 < refused < ASKED
+        reading = node.here.daemon.observer.read()
+        assert reading["kvd_rate_refused_total"] == {("a",): refused}
 
 
 def test_the_rate_is_of_all_sessions_and_doors_of_a_tenant(short_directory):

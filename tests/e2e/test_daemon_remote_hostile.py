@@ -278,11 +278,13 @@ def test_a_certificate_is_taken_over_when_it_changes(short_directory, authority,
 
 def test_a_flood_of_bad_tokens_costs_few_lines(node, channel, caplog):
     with caplog.at_level(logging.WARNING, "kvd.audit"):
-        before = len(caplog.records)
+        before, observer = len(caplog.records), node.here.daemon.observer
+        counted = observer.read()["kvd_denied_total"].get(("attach",), 0)
         for n in range(300):
             refusal(lambda n=n: Attached(channel, f"{n:040d}"))
         assert Attached(channel, A_TOKEN).register()
     lines = [record.getMessage() for record in caplog.records[before:]]
+    assert observer.read()["kvd_denied_total"][("attach",)] == counted + 300
     assert len(lines) <= LINES_AT_ONCE + 10, "300 attempts within a minute"
     assert not any("0" * 30 in line for line in lines), "no credential is in the log"
 

@@ -136,6 +136,10 @@ def test_wakes_from_elsewhere_win_nothing(world, pace):
 # ---- requests ----
 
 
+def counted(tenant: str) -> None:
+    assert tenant == "a"
+
+
 def lookup() -> LookupWanted:
     return LookupWanted(1, 1, 1, (Lane(),), bytes(32), False)
 
@@ -151,14 +155,14 @@ def admitted(rate: RequestRate, wish, now_ns: int) -> bool:
 
 
 def test_a_second_may_come_at_once_and_no_more():
-    rate = RequestRate("a", 10, 0)
+    rate = RequestRate("a", 10, 0, counted)
     assert sum(admitted(rate, lookup(), 0) for _ in range(100)) == 10
     taken = sum(admitted(rate, lookup(), ms * 1_000_000) for ms in range(5001))
     assert taken == 50
 
 
 def test_what_it_says_to_wait_is_enough():
-    rate = RequestRate("a", 3, 0)
+    rate = RequestRate("a", 3, 0, counted)
     assert all(admitted(rate, lookup(), 0) for _ in range(3))
     with pytest.raises(KvdError) as refused:
         rate.admit(lookup(), 0)
@@ -166,7 +170,7 @@ def test_what_it_says_to_wait_is_enough():
 
 
 def test_who_is_stopped_can_still_let_go():
-    rate = RequestRate("a", 5, 0)
+    rate = RequestRate("a", 5, 0, counted)
     nothing = np.zeros(0, np.uint32)
     assert sum(admitted(rate, lookup(), 0) for _ in range(9)) == 5
     ends = [ReleaseWanted(1, 1, 1, nothing), AbortWanted(1, 1, 1)] * 10
@@ -176,6 +180,6 @@ def test_who_is_stopped_can_still_let_go():
 
 
 def test_a_rate_below_one_still_lets_one_in():
-    rate = RequestRate("a", 0.5, 0)
+    rate = RequestRate("a", 0.5, 0, counted)
     assert admitted(rate, lookup(), 0) and not admitted(rate, lookup(), NS_PER_S)
     assert admitted(rate, lookup(), 2 * NS_PER_S)
