@@ -27,7 +27,7 @@ PER_SECOND = 0.01  # So that a test gets one and no second.
 
 
 def test_requests_beyond_the_rate_are_refused_and_others_are_not(short_directory):
-    with remote_node(short_directory, rates={"requests_per_second": 40}) as node:
+    with remote_node(short_directory, rates={"requests_per_second": 5}) as node:
         other = node.put("b")
         client = node.clients["a"] = RawClient(node.here.directory / "a")
         neighbour = node.clients["b"]
@@ -40,7 +40,7 @@ def test_requests_beyond_the_rate_are_refused_and_others_are_not(short_directory
                 assert lookup(client, ours)[0] == [0] * 3
             except Refused as error:
                 assert error.kind == pb.OVERLOADED and error.retry_after_ms > 0
-                assert "tenant a is at 40 requests_per_second" in error.message
+                assert "tenant a is at 5 requests_per_second" in error.message
                 refused += 1
             assert lookup(neighbour, other)[0] == [5] * 3
         assert 0 < refused < ASKED
