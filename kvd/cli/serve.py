@@ -11,12 +11,11 @@ import signal
 import socket
 import sys
 import threading
-import traceback
 
 from kvd.cli.serve_flags import said_flags
 from kvd.cli.version import version
 from kvd.clock import seconds_since_1970
-from kvd.config import ServeConfig, serve_config
+from kvd.config import LogSettings, ServeConfig, serve_config
 from kvd.daemon.loop import Daemon, exit_on_bug
 from kvd.daemon.loop import run as run_loop
 from kvd.daemon.quotas import quotas_of
@@ -24,6 +23,7 @@ from kvd.daemon.recovery import FoundTier, find_tier
 from kvd.errors import KvdError
 from kvd.limits import GIB
 from kvd.observe.endpoint import open_endpoint
+from kvd.observe.logs import start_log
 from kvd.observe.observer import Observer
 from kvd.rpc.server import Server
 from kvd.units import human
@@ -36,30 +36,18 @@ _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 _log = logging.getLogger("kvd.serve")
 
 
-class OneLine(logging.Formatter):
-    """`level logger: message`, an exception folded into the same line."""
-
-    def format(self, record: logging.LogRecord) -> str:
-        line = f"kvd: {record.levelname.lower()} {record.name}: {record.getMessage()}"
-        if record.exc_info and record.exc_info[1] is not None:
-            error = record.exc_info[1]
-            frames = traceback.extract_tb(error.__traceback__)
-            where = " < ".join(f"{os.path.basename(f.filename)}:{f.lineno}" for f in frames[::-1])
-            line += f": {type(error).__name__}: {error} at {where}"
-        return line.replace("\n", "\\n")
-
-
 def run(arguments: argparse.Namespace) -> int:
     """Serve until a signal; return the exit code."""
+    start_log(LogSettings(format="text"), sys.stderr)  # Until it is known what is wanted.
     if not __debug__:
         return _refuse("python -O strips the assertions that kvd relies on; start it without -O")
-    _start_log()
     _tune_process()
     threading.excepthook = lambda failed: exit_on_bug(failed.exc_value)
     # Until the loop listens, a signal ends the process: recovery leaves a disk as a crash would.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     try:
         config = serve_config(said_flags(arguments), os.environ)
+        start_log(config.log, sys.stderr, os.environ.get("JOURNAL_STREAM", ""))
         found = find_tier(config.ssd) if config.ssd else None
         run_loop(_serve(config, found))
     except KvdError as error:
@@ -82,7 +70,7 @@ async def _serve(config: ServeConfig, found: FoundTier | None) -> None:
     observer = daemon.observer = _observer(config, found)
     try:
         if found is not None:
-            _say(found.describe())
+            _log.info(found.describe())
             daemon.recover(found)
         async with contextlib.AsyncExitStack() as stack:
             read = daemon.read_metrics
@@ -90,13 +78,13 @@ async def _serve(config: ServeConfig, found: FoundTier | None) -> None:
             server = await stack.enter_async_context(Server(config, daemon, loop))
             daemon.start()
             daemon.desk.on_stop = stop.set
-            _say(
+            _log.info(
                 f"ready on {config.directory}, dram {human(config.dram_bytes)}, "
                 f"tenants {' '.join(config.tenant_names)}, pid {os.getpid()}"
             )
             _notify("READY=1")
             await stop.wait()
-            _say("draining")
+            _log.info("draining")
             _notify("STOPPING=1")
             await server.stop_accepting()
             await daemon.drain(hurry)
@@ -104,7 +92,7 @@ async def _serve(config: ServeConfig, found: FoundTier | None) -> None:
                 server.grace_s = 0
     finally:
         daemon.close()
-    _say("stopped")
+    _log.info("stopped")
 
 
 def _observer(config: ServeConfig, found: FoundTier | None) -> Observer:
@@ -125,12 +113,6 @@ def _tune_process() -> None:
     os.umask(0o077)
 
 
-def _start_log() -> None:
-    sink = logging.StreamHandler(sys.stderr)
-    sink.setFormatter(OneLine())
-    logging.basicConfig(level=logging.INFO, handlers=[sink])
-
-
 def _log_unhandled(loop: asyncio.AbstractEventLoop, context: dict[str, object]) -> None:
     error = context.get("exception")
     _log.error("%s", context.get("message"), exc_info=error)  # type: ignore[arg-type]
@@ -146,10 +128,6 @@ def _notify(state: str) -> None:
             manager.sendto(state.encode(), name)
 
 
-def _say(line: str) -> None:
-    print(f"kvd: {line}", file=sys.stderr, flush=True)
-
-
 def _refuse(line: str) -> int:
-    _say(line)
+    _log.error("%s", line)
     return EXIT_CANNOT_START

@@ -190,7 +190,7 @@ class Hands:
                 self._close(effect.session, what)
 
     def _close(self, session: int, what: str) -> None:
-        _log.warning("session %d closed: %s", session, what)
+        _log.warning("session %d closed: %s", session, what, extra={"session": session})
         link = self.links.get(session)
         if link is not None:
             link.close(KvdError(ErrorKind.UNAVAILABLE, f"the session broke: {what}"))

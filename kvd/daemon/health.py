@@ -14,6 +14,7 @@ _log = logging.getLogger("kvd.ssd")
 class Health:
     def __init__(self, directories: Sequence[Path], catalog: Path) -> None:
         self._what = [*(f"data directory {path}" for path in directories), f"catalog {catalog}"]
+        self._paths = [*directories, catalog]
         self._ill = [False] * len(self._what)
 
     def look(self, ssd: Ssd, event: DiskEvent | None) -> None:
@@ -28,10 +29,12 @@ class Health:
     def _compare(self, place: int, fault: Fault | None) -> None:
         if (fault is not None) != self._ill[place]:
             self._ill[place] = fault is not None
-            self._say(self._what[place], fault)
+            self._say(place, fault)
 
-    def _say(self, what: str, fault: Fault | None) -> None:
+    def _say(self, place: int, fault: Fault | None) -> None:
+        what, about = self._what[place], {"directory": self._paths[place]}
         if fault is None:
-            _log.info("%s works again", what)
+            _log.info("%s works again", what, extra=about)
         else:
-            _log.warning("%s is degraded, nothing is written to it: %s", what, fault.message)
+            told = "%s is degraded, nothing is written to it: %s"
+            _log.warning(told, what, fault.message, extra=about)

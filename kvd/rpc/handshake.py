@@ -90,7 +90,9 @@ class Door:
     def check(self, peer: Peer) -> None:
         if peer.uid not in self._allowed_uids:
             allowed = " ".join(str(uid) for uid in sorted(self._allowed_uids))
-            _log.warning("denied uid %d (pid %d) at tenant %s", peer.uid, peer.pid, self.tenant)
+            told = "denied uid %d (pid %d) at tenant %s"
+            about = {"tenant": self.tenant}
+            _log.warning(told, peer.uid, peer.pid, self.tenant, extra=about)
             raise KvdError(
                 ErrorKind.DENIED,
                 f"uid {peer.uid} may not use tenant {self.tenant}; allowed are {allowed} "
