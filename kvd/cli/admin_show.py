@@ -10,6 +10,7 @@ from kvd.v1 import admin_pb2 as admin
 from kvd.v1 import kvd_pb2 as pb
 
 CLASS_COLUMNS = (">anchor", ">residual", ">exact")
+NO_UID = 0xFFFF_FFFF  # Of a session that attached: no socket told who it is.
 HEX_SHOWN = 12  # Of a digest: enough to tell keyspaces apart, and to name one by.
 
 
@@ -113,13 +114,14 @@ def run_sessions(client: AdminClient, arguments: argparse.Namespace) -> int:
         return 0
     columns = (
         ">session", "tenant", "state", "client", ">uid", ">pid", ">age", ">requests", ">leases",
-        ">leased", ">reservations", ">slabs",
+        ">leased", ">reservations", ">slabs", "transport",
     )  # fmt: skip
     rows = (
         (
-            str(s.session), s.tenant, s.state, s.client, str(s.uid), str(s.pid),
+            str(s.session), s.tenant, s.state, s.client,
+            "-" if s.uid == NO_UID else str(s.uid), str(s.pid) if s.pid else "-",
             human_time(s.age_ms), str(s.requests), str(s.leases), human(s.lease_bytes),
-            str(s.reservations), str(s.slabs),
+            str(s.reservations), str(s.slabs), s.transport,
         )
         for s in reply.sessions
     )  # fmt: skip

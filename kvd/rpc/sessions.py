@@ -18,7 +18,7 @@ from kvd.rpc.sharing import SharedPace
 from kvd.rpc.slab_channel import SlabChannel
 
 SESSION_DIGITS_MAX = 20
-NOBODY = -1  # In place of a uid, which no socket has told.
+NOBODY = 0xFFFF_FFFF  # In place of a uid, which no socket has told; as (uid_t) -1, no user's.
 RETRY_MS = 1000  # For a new session, at a bound that only other sessions' ends relieve.
 
 
@@ -35,7 +35,7 @@ class Sessions:
     def __init__(
         self, inbox: Inbox, loop: asyncio.AbstractEventLoop, tenants: Sequence[TenantSettings] = ()
     ) -> None:
-        self.inbox = inbox
+        self.inbox, self._tenant_count = inbox, len(tenants)
         self._rates = {
             tenant.name: RequestRate(
                 tenant.name,
@@ -84,6 +84,7 @@ class Sessions:
         Raise KvdError when there can be none now.
         """
         self._check_room()
+        self._check_share(tenant)
         channel = NoSlabs()
         session = Session(self.inbox, tenant, NOBODY, channel, self._forget_attached)
         session.stream, session.check = stream, refuse_slabs
@@ -126,6 +127,17 @@ class Sessions:
         limit = self.inbox.limits.sessions_max
         if len(self._by_id) >= limit:
             what = f"there are {limit} sessions, the limit sessions_max"
+            raise KvdError(ErrorKind.OVERLOADED, what, RETRY_MS)
+
+    def _check_share(self, tenant: str) -> None:
+        """Refuse more than an equal part: anybody with a token can attach again and again."""
+        share = max(1, self.inbox.limits.sessions_max // max(1, self._tenant_count))
+        held = sum(s.tenant == tenant and s.uid == NOBODY for s in self._by_id.values())
+        if held >= share:
+            what = (
+                f"tenant {tenant} has {held} attached sessions, an equal part of the "
+                f"{self.inbox.limits.sessions_max} of sessions_max"
+            )
             raise KvdError(ErrorKind.OVERLOADED, what, RETRY_MS)
 
     def _begin(self, session: Session, number: int) -> None:

@@ -159,9 +159,10 @@ def refused(session: Attached, keyspace: int) -> bool:
 
 
 def test_an_ended_session_owns_nothing(short_directory):
-    limits = Limits(sessions_max=3)
+    limits = Limits(sessions_max=6)  # Of which each of two tenants may attach three.
     with remote_node(short_directory, limits) as node, channel_to(node.here.tcp) as channel:
         stored = node.put("a")
+        other = Attached(channel, B_TOKEN)
         for _ in range(3 * limits.sessions_max):
             session = until(lambda: attached_or_none(channel), "a session has ended")
             request = fetch_request(stored, delivery=pb.DELIVERY_BYTES, rate_bits=1)
@@ -169,9 +170,22 @@ def test_an_ended_session_owns_nothing(short_directory):
             next(session.stub.Fetch(request, **session.credentials))
             session.call.cancel()
         kept = until(lambda: attached_or_none(channel), "a session has ended")
-        until(lambda: len(node.here.daemon._state.sessions) == 2, "only the living are left")
+        until(lambda: len(node.here.daemon._state.sessions) == 3, "only the living are left")
         assert not node.here.daemon._state.leases
-        assert kept.register()
+        assert kept.register() and other.register()
+
+
+def test_a_tenant_cannot_take_all_sessions(short_directory):
+    with (
+        remote_node(short_directory, Limits(sessions_max=7)) as node,
+        channel_to(node.here.tcp) as channel,
+    ):
+        ours = [Attached(channel, A_TOKEN) for _ in range(3)]
+        error = refusal(lambda: Attached(channel, A_TOKEN))
+        assert error.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
+        assert "tenant a has 3 attached sessions" in error.details()
+        assert all(Attached(channel, B_TOKEN).register() for _ in range(3))
+        assert all(session.register() for session in ours)
 
 
 def attached_or_none(channel: grpc.Channel) -> Attached | None:
@@ -292,12 +306,23 @@ def test_a_configured_port_is_open_to_its_tokens(short_directory):
         with channel_to(re.search(r"127\.0\.0\.1:[0-9]+", line)[0]) as channel:
             session = Attached(channel, A_TOKEN)
             assert session.register()
+            assert_shown(daemon, session)
             daemon.send(signal.SIGTERM)
             assert session.next().draining
             assert session.next().code() == grpc.StatusCode.UNAVAILABLE
         assert daemon.wait() == 0, daemon.lines
     finally:
         daemon.stop()
+
+
+def assert_shown(daemon: Daemon, session: Attached) -> None:
+    """See that operators are shown an attached session: from where, and that it has no user."""
+    command = [sys.executable, "-m", "kvd.cli.admin", "sessions"]
+    command += ["--directory", str(daemon.directory)]
+    shown = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
+    assert shown.returncode == 0, shown.stderr
+    [row] = [line for line in shown.stdout.splitlines() if "ipv4:127.0.0.1:" in line]
+    assert row.split()[:6] == [str(session.welcome.session), "a", "open", "test", "-", "-"], row
 
 
 @pytest.mark.parametrize(

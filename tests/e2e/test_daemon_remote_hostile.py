@@ -1,7 +1,9 @@
 """Those who are nobody, or somebody else, at the TCP port and at the sockets."""
 
+import contextlib
 import logging
 import shutil
+import socket
 import ssl
 
 import grpc
@@ -11,6 +13,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from kvd.rpc import tokens
 from kvd.rpc.audit import LINES_AT_ONCE
 from kvd.rpc.grpc_service import CALLS_MAX, NO_CREDENTIAL, NO_TOKEN
+from kvd.rpc.tcp import CONNECTIONS_MAX
 from kvd.v1 import kvd_pb2 as pb
 from kvd.v1 import kvd_pb2_grpc as pb_grpc
 from tests.e2e.certificates import DAY, Authority
@@ -29,6 +32,7 @@ from tests.e2e.remote_node import (
 )
 from tests.e2e.strips import fetch_request
 
+SETTINGS, PING = 4, 6  # Kinds of frames.
 UNAUTHENTICATED = grpc.StatusCode.UNAUTHENTICATED
 
 
@@ -193,6 +197,44 @@ def test_a_tenants_calls_are_bounded(node, channel, monkeypatch):
         ),
         "there is room again",
     )
+
+
+# ---- connections ----
+
+
+def frame(kind: int, body: bytes = b"") -> bytes:
+    """Return a frame of HTTP/2 of the whole connection."""
+    return len(body).to_bytes(3, "big") + bytes([kind, 0, 0, 0, 0, 0]) + body
+
+
+def dial(node) -> socket.socket:
+    host, _, port = node.here.tcp.partition(":")
+    connection = socket.create_connection((host, int(port)), 20)
+    connection.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + frame(SETTINGS))
+    return connection
+
+
+def test_a_flood_of_pings_is_cut_off(node):
+    with dial(node) as connection:
+        heard = b""
+        connection.sendall(frame(PING, bytes(8)) * 10)
+        while data := connection.recv(1 << 16):
+            heard += data
+        assert b"too_many_pings" in heard
+
+
+def test_connections_are_bounded(short_directory, monkeypatch):
+    monkeypatch.setattr("kvd.rpc.tcp.CONNECTIONS_MAX", 3)
+    assert CONNECTIONS_MAX > 3
+    with remote_node(short_directory) as node:
+        held = [dial(node) for _ in range(3)]
+        assert all(connection.recv(1) for connection in held)
+        with dial(node) as one_more, contextlib.suppress(ConnectionResetError):
+            assert one_more.recv(1) == b""
+        for connection in held:
+            connection.close()
+        with channel_to(node.here.tcp) as channel:
+            assert Attached(channel, A_TOKEN).register()
 
 
 # ---- TLS ----
