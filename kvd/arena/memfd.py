@@ -4,9 +4,11 @@ Every rule here answers something that was tried (docs/architecture.md, sessions
 """
 
 import ctypes
+import errno
 import fcntl
 import mmap
 import os
+import stat
 import weakref
 from dataclasses import dataclass
 
@@ -14,6 +16,7 @@ import numpy as np
 
 # Not in Python 3.11's fcntl module.
 F_ADD_SEALS = 1033
+F_GET_SEALS = 1034
 F_SEAL_SEAL = 0x01
 F_SEAL_SHRINK = 0x02
 F_SEAL_GROW = 0x04
@@ -71,6 +74,26 @@ def open_slab(name: str, size_bytes: int) -> Descriptors:
         raise
     os.fchmod(writing, 0)
     fcntl.fcntl(writing, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL)
+    return Descriptors(writing, reading)
+
+
+def adopt_slab(writing: int, size_bytes: int) -> Descriptors:
+    """Return both descriptors of a slab that another process made and left; raise OSError.
+
+    `writing` is the new owner's, also when this raises. The mode is there only for as long as its
+    owner opens it, who could give it back at any time.
+    """
+    seals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL
+    if fcntl.fcntl(writing, F_GET_SEALS) & seals != seals:
+        raise OSError(errno.EPERM, "it is not sealed as slabs are")
+    if os.fstat(writing).st_size != size_bytes:
+        raise OSError(errno.EINVAL, f"it has not the {size_bytes} bytes of a slab")
+    os.set_inheritable(writing, False)
+    os.fchmod(writing, stat.S_IRUSR)
+    try:
+        reading = os.open(f"/proc/self/fd/{writing}", os.O_RDONLY | os.O_CLOEXEC)
+    finally:
+        os.fchmod(writing, 0)
     return Descriptors(writing, reading)
 
 

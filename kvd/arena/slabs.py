@@ -17,6 +17,7 @@ from kvd.arena.memfd import (
     MADV_POPULATE_READ,
     MADV_POPULATE_WRITE,
     Descriptors,
+    adopt_slab,
     advise,
     map_memory,
     open_slab,
@@ -74,6 +75,18 @@ class MemfdArena:
         self._slabs[slab] = untouched.made
         self._queue.put(untouched)
 
+    def adopt_slab(self, slab: int, descriptor: int, size_bytes: int) -> None:
+        """Take over a slab with what is in it; raise OSError, having closed the descriptor."""
+        assert slab not in self._slabs, slab
+        try:
+            if len(self._slabs) >= self._slabs_max:
+                raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+            descriptors = adopt_slab(descriptor, size_bytes)
+        except OSError:
+            os.close(descriptor)
+            raise
+        self._slabs[slab] = _Slab(descriptors, _map_for_reading(descriptors, size_bytes))
+
     def destroy_slab(self, slab: int) -> None:
         with self._lock:
             self._slabs.pop(slab).descriptors.close()
@@ -128,12 +141,22 @@ def _make(slab: int, size_bytes: int) -> _Untouched:
     descriptors = open_slab(f"kvd-slab-{slab}", size_bytes)
     try:
         writing = map_memory(descriptors.writing, size_bytes, writable=True)
-        reading = map_memory(descriptors.reading, size_bytes, writable=False)
     except OSError:
         descriptors.close()
         raise
-    advise(reading.ctypes.data, size_bytes, MADV_DONTDUMP)  # Tenants' bytes, no core file's.
+    reading = _map_for_reading(descriptors, size_bytes)
     return _Untouched(slab, _Slab(descriptors, reading), writing)
+
+
+def _map_for_reading(descriptors: Descriptors, size_bytes: int) -> np.ndarray:
+    """Return the mapping that delivers; raise OSError, having closed the descriptors."""
+    try:
+        reading = map_memory(descriptors.reading, size_bytes, writable=False)
+        advise(reading.ctypes.data, size_bytes, MADV_DONTDUMP)  # Tenants' bytes, no core file's.
+    except OSError:
+        descriptors.close()
+        raise
+    return reading
 
 
 def _fault(size_bytes: int, error: OSError) -> Fault:

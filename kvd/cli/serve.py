@@ -8,11 +8,11 @@ import logging
 import os
 import resource
 import signal
-import socket
 import sys
 import threading
 
 from kvd.cli.serve_flags import said_flags
+from kvd.cli.service import Service, take_service, whose
 from kvd.cli.version import version
 from kvd.clock import seconds_since_1970
 from kvd.config import LogSettings, ServeConfig, serve_config
@@ -48,8 +48,10 @@ def run(arguments: argparse.Namespace) -> int:
     try:
         config = serve_config(said_flags(arguments), os.environ)
         start_log(config.log, sys.stderr, os.environ.get("JOURNAL_STREAM", ""))
+        service = take_service(os.environ)
+        service.recovering()
         found = find_tier(config.ssd) if config.ssd else None
-        run_loop(_serve(config, found))
+        run_loop(_serve(config, found, service))
     except KvdError as error:
         return _refuse(error.message)
     except OSError as error:
@@ -59,7 +61,7 @@ def run(arguments: argparse.Namespace) -> int:
     return EXIT_OK
 
 
-async def _serve(config: ServeConfig, found: FoundTier | None) -> None:
+async def _serve(config: ServeConfig, found: FoundTier | None, service: Service) -> None:
     loop = asyncio.get_running_loop()
     loop.set_exception_handler(_log_unhandled)
     stop, hurry = asyncio.Event(), asyncio.Event()
@@ -68,29 +70,37 @@ async def _serve(config: ServeConfig, found: FoundTier | None) -> None:
     quotas = quotas_of(config, found)
     daemon = Daemon(config.dram_bytes, config.limits, loop, found=found, quotas=quotas)
     observer = daemon.observer = _observer(config, found)
+    notifier, owner = service.notifier, whose(config.directory, found)
     try:
         if found is not None:
             _log.info(found.describe())
             daemon.recover(found)
+        if chunks := await daemon.succession.take_over(service.kept, owner, notifier):
+            _log.info("%d chunks of the daemon before are in dram", chunks)
         async with contextlib.AsyncExitStack() as stack:
             read = daemon.read_metrics
             stack.enter_context(open_endpoint(config.metrics, loop, read, observer.expand))
-            server = await stack.enter_async_context(Server(config, daemon, loop))
+            server = await stack.enter_async_context(
+                Server(config, daemon, loop, passed=service.listeners)
+            )
             daemon.start()
             daemon.desk.on_stop = stop.set
             _log.info(
                 f"ready on {config.directory}, dram {human(config.dram_bytes)}, "
                 f"tenants {' '.join(config.tenant_names)}, pid {os.getpid()}"
             )
-            _notify("READY=1")
+            service.ready(daemon, loop)
             await stop.wait()
             _log.info("draining")
-            _notify("STOPPING=1")
+            service.stopping(config.limits.drain_ns)
             await server.stop_accepting()
-            await daemon.drain(hurry)
+            await daemon.drain(hurry, is_kept=notifier.is_managed)
+            if notifier.is_managed and daemon.succession.leave(owner, notifier):
+                _log.info("dram is kept for the next start")
             if hurry.is_set():
                 server.grace_s = 0
     finally:
+        service.close()
         daemon.close()
     _log.info("stopped")
 
@@ -116,16 +126,6 @@ def _tune_process() -> None:
 def _log_unhandled(loop: asyncio.AbstractEventLoop, context: dict[str, object]) -> None:
     error = context.get("exception")
     _log.error("%s", context.get("message"), exc_info=error)  # type: ignore[arg-type]
-
-
-def _notify(state: str) -> None:
-    """Tell a service manager that asked for it (sd_notify); one that went away does not matter."""
-    address = os.environ.get("NOTIFY_SOCKET", "")
-    if address:
-        name = "\0" + address[1:] if address.startswith("@") else address
-        manager = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-        with manager, contextlib.suppress(OSError):
-            manager.sendto(state.encode(), name)
 
 
 def _refuse(line: str) -> int:

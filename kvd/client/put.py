@@ -103,11 +103,14 @@ class Put:
         counters.puts += 1
         try:
             self._open()
-            act()
+            with self._session.putting(self._thread):
+                try:
+                    act()
+                finally:
+                    self._seals.finish()
         except KvdError as error:
             self._reason = self._scope.missed(error)
         seals = self._seals
-        seals.finish()
         had = self._had + seals.coalesced
         refused = count - seals.stored - had
         durable = self._to_disk and not refused and self._is_durable(first, count)

@@ -8,7 +8,7 @@ import asyncio
 import contextlib
 import os
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from kvd.client.channel import SlabChannel
@@ -16,6 +16,7 @@ from kvd.client.mapping import Mapping
 from kvd.client.messages import error_of, garbage, keyspace_message
 from kvd.client.requests import Requests
 from kvd.client.slabs import SlabTable
+from kvd.client.thread import IoThread
 from kvd.errors import ErrorKind, KvdError
 from kvd.identity import Keyspace
 from kvd.limits import DIGEST_BYTES, PAGE_BYTES
@@ -40,6 +41,7 @@ class Session:
         self._socket: socket.socket | None = None
         self._welcomed: asyncio.Future[pb.Welcome] = self._loop.create_future()
         self._control: Mapping | None = None
+        self._puts = 0  # Which may still write, and end before the slabs are given back.
 
     async def connect(self, name: str) -> None:
         """Shake hands and bind the stream; raise KvdError or OSError, having closed everything."""
@@ -127,6 +129,27 @@ class Session:
         if self._channel is not None:
             self._loop.call_soon_threadsafe(self._channel.detached, slab)
 
+    @contextlib.contextmanager
+    def putting(self, thread: IoThread) -> Iterator[None]:
+        """Keep the slabs that may be written for as long as a put is under way, on its thread."""
+        thread.post(self._count_put, 1)
+        try:
+            yield
+        finally:
+            thread.post(self._count_put, -1)
+
+    def _count_put(self, change: int) -> None:
+        self._puts += change
+        self._detach_if_due()
+
+    def _detach_if_due(self) -> None:
+        """Give back what may be written, once the daemon ends and no put is under way.
+
+        A daemon that is started again has it at once then, and finds in it what was there.
+        """
+        if self.draining and not self._puts:
+            self.slabs.detach_all()
+
     def _on_notice(self, notice: pb.Notice) -> None:
         if notice.WhichOneof("notice") == "lease_lost":
             lost = self.on_lease_lost.pop(notice.lease_lost, None)
@@ -134,6 +157,7 @@ class Session:
                 lost()
         elif notice.draining:
             self.draining = True
+            self._detach_if_due()
 
     def _on_message(self, message: pb.ToClient, descriptors: list[int]) -> None:
         kind = message.WhichOneof("message")

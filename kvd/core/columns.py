@@ -61,13 +61,12 @@ def row_columns(
     """Return rows as the catalog shall hold them, their strips at `segments`, `pages` [n, 3]."""
     index = state.index
     assert state.ssd is not None
-    names, name_of = _names(state, index.tree_id[rows])
     directories, numbers, epochs = _places(state.ssd, segments)
     there = segments != 0
     chain = index.chain
     parents = (chain[p] if p != NO_ROW else b"" for p in index.parent[rows].tolist())
     return RowColumns(
-        RowKeys(names, name_of, [chain[row] for row in rows.tolist()]),  # type: ignore[misc]
+        row_keys_of(state, rows),
         list(parents),  # type: ignore[arg-type]
         index.generation[rows], index.profile[rows], index.heat[rows],
         np.where(there, index.root[rows], 0), directories, numbers, epochs,
@@ -80,3 +79,10 @@ def row_keys(state: State, keys: list[tuple[int, bytes]]) -> RowKeys:
     """Return chunks by (tree id, chain digest)."""
     names, name_of = _names(state, np.array([tree_id for tree_id, _ in keys], np.int32))
     return RowKeys(names, name_of, [digest for _, digest in keys])
+
+
+def row_keys_of(state: State, rows: np.ndarray) -> RowKeys:
+    """Return chunks by their rows."""
+    index = state.index
+    names, name_of = _names(state, index.tree_id[rows])
+    return RowKeys(names, name_of, [index.chain[row] for row in rows.tolist()])  # type: ignore[misc]

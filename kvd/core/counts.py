@@ -68,6 +68,9 @@ class Counts:
     slabs_made: Counter = _family()
     slabs_failed: Counter = _family()
     slabs_recalled: Counter = _family()
+    # Taken over from the daemon before.
+    adopted_slabs: Counter = _family()
+    adopted_strips: Counter = _family()  # class
     # What left.
     evicted_strips: Counter = _family()  # tenant, tier, class, reason
     evicted_bytes: Counter = _family()  # tenant, tier, class, reason

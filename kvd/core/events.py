@@ -10,6 +10,7 @@ from enum import IntEnum
 import numpy as np
 
 from kvd.core.disk_events import DiskEvent
+from kvd.core.dram import LeftDram
 from kvd.core.operator_events import OperatorWish
 from kvd.errors import Fault
 from kvd.identity import Keyspace
@@ -50,6 +51,16 @@ class SlabDetached:
     slab: int
 
 
+@dataclass(frozen=True, slots=True)
+class Adopted:
+    """Dram that a daemon before left, after Recovered; strips whose root does not fit are out.
+
+    Its slabs are the arena's.
+    """
+
+    dram: LeftDram
+
+
 # ---- sessions ----
 
 
@@ -76,6 +87,11 @@ class ProcessGone:
 @dataclass(frozen=True, slots=True)
 class DrainStarted:
     pass
+
+
+@dataclass(frozen=True, slots=True)
+class DrainEnded:
+    """All sessions have ended, and dram may go to another daemon: who still reads is to see it."""
 
 
 # ---- wishes ----
@@ -229,8 +245,8 @@ class Ticked:
 
 
 Event = (
-    Started | SlabTouched | SlabFailed | SlabDetached
-    | SessionOpened | SessionEnded | ProcessGone | DrainStarted
+    Started | SlabTouched | SlabFailed | SlabDetached | Adopted
+    | SessionOpened | SessionEnded | ProcessGone | DrainStarted | DrainEnded
     | KeyspaceWanted | ReserveWanted | SealWanted | AbortWanted
     | LookupWanted | FetchWanted | ReleaseWanted | RenewWanted | CancelWanted
     | PrefetchWanted | ClearWanted | DeliveryMoved | DeliveryEnded | Ticked | DiskEvent

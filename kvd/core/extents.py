@@ -1,6 +1,7 @@
 """Free space of one slab: sorted, coalesced ranges in whole pages."""
 
 from bisect import bisect_left, bisect_right
+from typing import Self
 
 import numpy as np
 
@@ -19,6 +20,22 @@ class ExtentMap:
         self.sizes = [size]
         self.free_bytes = size
         self.room_max = size  # No range is larger: most full slabs are passed over by it.
+
+    @classmethod
+    def holding(cls, size: int, offsets: np.ndarray, sizes: np.ndarray) -> Self:
+        """Return a map in which these places are taken; no two of them may meet."""
+        made = cls(size)
+        order = np.argsort(offsets)
+        begins = offsets[order].astype(np.int64)
+        ends = begins + sizes[order].astype(np.int64)
+        rooms = np.append(begins, size) - np.concatenate(([0], ends))
+        assert (rooms >= 0).all() and not (begins % PAGE_BYTES).any(), "places that meet"
+        free = rooms > 0
+        made.begins = np.concatenate(([0], ends))[free].tolist()
+        made.sizes = rooms[free].tolist()
+        made.free_bytes = sum(made.sizes)
+        made.room_max = max(made.sizes, default=0)
+        return made
 
     def take(self, ends: np.ndarray) -> tuple[int, int]:
         """Take strips that end at `ends` (a running sum of sizes) from one range, side by side.

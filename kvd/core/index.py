@@ -129,10 +129,11 @@ class Index:
         self.first_child[columns[:-1]] = columns[1:]
         self.first_child[columns[-1]] = NO_ROW
         self.next_sibling[columns] = self.prev_sibling[columns] = NO_ROW
-        self._link(rows[0], parent)
+        self.link(rows[0], parent)
         return columns
 
-    def _link(self, row: int, parent: int) -> None:
+    def link(self, row: int, parent: int) -> None:
+        """Put a row that has no siblings yet among the children of its parent."""
         if parent == NO_ROW:
             return
         second = int(self.first_child[parent])

@@ -47,6 +47,7 @@ def on_recovered(state: State, event: Recovered) -> list[Effect]:
         number = int(index.trees[tree_of[row]].rows[rows.keys.chain[row]])
         ssd.journal.changed[number] = int(index.generation[number])
     _count_segments(state)
+    _spare_ends(ssd, rows, segments)
     state.counts.ssd_recovered_chunks[()] += len(kept)
     state.counts.ssd_left_out_chunks[()] += len(rows.parents) - len(kept)
     return []
@@ -216,3 +217,12 @@ def _count_segments(state: State) -> None:
         segment.live_bytes = int(sizes[some].sum())
         segment.rows = [strips[some] // CLASS_COUNT]
         segment.end = int(ends[some].max())
+
+
+def _spare_ends(ssd: Ssd, rows: RowColumns, segments: np.ndarray) -> None:
+    """Append behind what was left out as well: the catalog names it until its next commit (I7)."""
+    ends = (rows.pages.astype(np.int64) + rows.page_counts) * PAGE_BYTES
+    for segment_id in np.unique(segments[segments != 0]).tolist():
+        segment = ssd.segments[segment_id]
+        if segment.life in (SegmentLife.OPEN, SegmentLife.FULL):
+            segment.end = max(segment.end, int(ends[segments == segment_id].max()))

@@ -5,8 +5,14 @@ the session drains until the pidfd fired or a bounded time passed.
 """
 
 from kvd.core import clear, deliver, leases, reservations
-from kvd.core.effects import Effect, TellDraining
-from kvd.core.events import DrainStarted, ProcessGone, SessionEnded, SessionOpened
+from kvd.core.effects import Effect, Revoke, TellDraining
+from kvd.core.events import (
+    DrainEnded,
+    DrainStarted,
+    ProcessGone,
+    SessionEnded,
+    SessionOpened,
+)
 from kvd.core.slabs import free_quarantined, is_own, own_session, settle
 from kvd.core.state import Session, State
 from kvd.core.transitions import SessionState, SlabState
@@ -78,6 +84,19 @@ def on_drain(state: State, event: DrainStarted) -> list[Effect]:
         TellDraining(s.id) for s in state.sessions.values()
         if s.state == SessionState.OPEN and not is_own(s.id)
     ]  # fmt: skip
+
+
+def on_drain_ended(state: State, event: DrainEnded) -> list[Effect]:
+    """Move every revoke counter: the next daemon knows no lease of this one (I2, I4)."""
+    assert state.draining
+    effects: list[Effect] = []
+    for session in list(state.sessions.values()):
+        if is_own(session.id):
+            continue
+        effects += on_ended(state, SessionEnded(session.id))
+        session.revoke_count += 1
+        effects.append(Revoke(session.id, session.revoke_count))
+    return effects
 
 
 def on_tick(state: State) -> list[Effect]:

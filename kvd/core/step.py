@@ -6,6 +6,7 @@ Start reading here: every event has one function, named after it.
 from typing import get_args
 
 from kvd.core import (
+    adopt,
     clear,
     deliver,
     find,
@@ -24,10 +25,12 @@ from kvd.core.disk_events import DiskEvent
 from kvd.core.effects import Answer, Effect
 from kvd.core.events import (
     AbortWanted,
+    Adopted,
     CancelWanted,
     ClearWanted,
     DeliveryEnded,
     DeliveryMoved,
+    DrainEnded,
     DrainStarted,
     Event,
     FetchWanted,
@@ -127,6 +130,10 @@ def _dispatch_rare(state: State, event: Event) -> list[Effect]:
             return sessions.on_process_gone(state, event)
         case DrainStarted():
             return sessions.on_drain(state, event)
+        case DrainEnded():
+            return sessions.on_drain_ended(state, event)
+        case Adopted():
+            return [*adopt.on_adopted(state, event), *tier.pump(state)]
         case Started():
             return slabs.grow(state)
         case SlabTouched():

@@ -21,6 +21,7 @@ from kvd.arena.slabs import MemfdArena
 from kvd.clock import NS_PER_S, MonotonicClock, days_since_1970
 from kvd.core.disk_events import DayBegan, DiskEvent
 from kvd.core.events import DrainStarted, Event, SessionEnded, SessionOpened, Started, Ticked
+from kvd.core.handover import is_detached
 from kvd.core.quotas import Quotas
 from kvd.core.save import is_saved
 from kvd.core.state import CoreConfig, new_state
@@ -35,6 +36,7 @@ from kvd.daemon.inbox import Admitted, Link
 from kvd.daemon.lag import LoopLag
 from kvd.daemon.recovery import FoundTier
 from kvd.daemon.ssd import SsdHand
+from kvd.daemon.succession import Succession
 from kvd.errors import ErrorKind, KvdError
 from kvd.limits import Limits
 from kvd.observe.observer import Observer
@@ -42,6 +44,7 @@ from kvd.observe.samples import Reading
 
 EXIT_BUG = 70  # EX_SOFTWARE: the service manager starts it again.
 IDLE_LOOKS_PER_TICK = 10  # While draining.
+DETACH_NS = NS_PER_S // 2  # After all puts have ended; one that does not know of it loses little.
 
 _log = logging.getLogger("kvd.daemon")
 
@@ -115,6 +118,7 @@ class Daemon:
         self._hands = Hands(self._arena, self._clock, self.limits, self.post, self._ssd)
         paths = tuple(str(each.path) for each in found.directories) if found else ()
         self.desk = Desk(self._state, self._clock, self._hands.links, paths)
+        self.succession = Succession(self._state, self._arena, self.post)
         self._border = _BugBorder(on_bug)
         self._queue: deque[Event] = deque()
         self._stepping = False
@@ -135,6 +139,8 @@ class Daemon:
         return self._request
 
     def post(self, event: Event) -> None:
+        if self.succession.is_left:
+            return  # Nothing may change any more that the next daemon believes.
         self._queue.append(event)
         if self._stepping:
             return  # Its turn comes after the effects under way.
@@ -183,17 +189,24 @@ class Daemon:
         self._tick()
         self._lag.start(self.observer.lag)
 
-    async def drain(self, hurry: asyncio.Event) -> None:
-        """Take no new wishes, wait for those under way within the bound, then close sessions."""
+    async def drain(self, hurry: asyncio.Event, *, is_kept: bool = False) -> None:
+        """Take no new wishes, wait for those under way within the bound, then close sessions.
+
+        Where dram `is_kept` for the next daemon, clients have a moment to detach from it.
+        """
 
         def is_settled() -> bool:
-            """Return whether nobody waits for anything, and all that was sealed is on disk."""
-            return self._hands.is_idle() and is_saved(self._state)
+            """Return whether nobody waits or puts, and all that was sealed is on disk."""
+            filling = any(not each.lost for each in self._state.reservations.values())
+            return self._hands.is_idle() and not filling and is_saved(self._state)
 
         self.post(DrainStarted())
         deadline_ns = self.now_ns() + self.limits.drain_ns
         look_s = self.limits.tick_ns / NS_PER_S / IDLE_LOOKS_PER_TICK
         while not (is_settled() or hurry.is_set() or self.now_ns() >= deadline_ns):
+            await _wait(hurry, look_s)
+        deadline_ns = min(deadline_ns, self.now_ns() + DETACH_NS) if is_kept else 0
+        while not (is_detached(self._state) or hurry.is_set() or self.now_ns() >= deadline_ns):
             await _wait(hurry, look_s)
         if not is_saved(self._state):
             _log.warning("not all that was sealed is on disk; the next daemon will not find it")

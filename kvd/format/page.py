@@ -37,24 +37,24 @@ def damaged(what: str) -> Refused:
     return Refused(Reason.DAMAGED, f"is damaged: {what}")
 
 
-def seal(magic: bytes, body: bytes) -> bytes:
+def seal(magic: bytes, body: bytes, version: int = DISK_FORMAT) -> bytes:
     """Return `body` behind a head (docs/format.md, 14.1)."""
     assert len(magic) == MAGIC_BYTES and body
-    whole = _HEAD.pack(magic, DISK_FORMAT, 0, 0) + body
+    whole = _HEAD.pack(magic, version, 0, 0) + body
     return whole[:_SUM_BEGIN] + struct.pack("<Q", _sum(whole)) + body
 
 
-def unseal(data: bytes, magic: bytes) -> bytes | Refused:
+def unseal(data: bytes, magic: bytes, known: int = DISK_FORMAT) -> bytes | Refused:
     """Return the body behind a head that `seal` made, or why there is none."""
     if len(data) <= HEAD_BYTES or data[:MAGIC_BYTES] != magic:
         return Refused(Reason.FOREIGN, f"does not begin with {magic.decode()}: kvd did not make it")
     _, version, zero, expected = _HEAD.unpack_from(data)
     if _sum(data) != expected:
         return damaged("its checksum does not fit")
-    if version != DISK_FORMAT:
-        reason = Reason.OLDER if version < DISK_FORMAT else Reason.NEWER
+    if version != known:
+        reason = Reason.OLDER if version < known else Reason.NEWER
         word = reason.name.lower()
-        return Refused(reason, f"has format {version}, {word} than the {DISK_FORMAT} of this kvd")
+        return Refused(reason, f"has format {version}, {word} than the {known} of this kvd")
     return damaged("its pad is not zero") if zero else data[HEAD_BYTES:]
 
 

@@ -36,6 +36,7 @@ _VALUE_FIELDS = [
     ("value_zero", "u1", (5,)),
     ("checksum", "<u8"),
 ]
+LANE = np.dtype(_KEY_FIELDS[:-1])
 ROW_KEY = np.dtype(_KEY_FIELDS)
 ROW = np.dtype(_KEY_FIELDS + _VALUE_FIELDS)
 KEY_BYTES = ROW_KEY.itemsize
@@ -55,13 +56,20 @@ def empty_rows(count: int) -> np.ndarray:
 
 
 def put_lane(keys: np.ndarray, keyspace: bytes, lane: Lane) -> None:
-    """Write keyspace digest and lane into `keys`, of ROW or ROW_KEY."""
+    """Write keyspace digest and lane into `keys`, of ROW, ROW_KEY or LANE."""
     assert len(keyspace) == DIGEST_BYTES
     keys["keyspace"] = np.frombuffer(keyspace, np.uint8)
     keys["kv_group"], keys["key_zero"] = lane.kv_group, 0
     keys["shard_scheme"], keys["shard_index"] = lane.shard.scheme, lane.shard.index
     keys["shard_count"], keys["part_index"] = lane.shard.count, lane.part.index
     keys["part_profile"] = np.frombuffer(lane.part.profile, np.uint8)
+
+
+def sound_lanes(keys: np.ndarray) -> np.ndarray:
+    """Return bool[n]: which rows or keys name a lane that can be."""
+    scheme, count = keys["shard_scheme"], keys["shard_count"]
+    good = (keys["key_zero"] == 0) & (scheme <= max(ShardScheme)) & (keys["shard_index"] < count)
+    return good & ((scheme != ShardScheme.REPLICATED) | (count == 1))
 
 
 def lane_of(key: np.void) -> Lane:
@@ -117,10 +125,7 @@ def _checksums(rows: np.ndarray) -> np.ndarray:
 
 
 def _plausible(rows: np.ndarray) -> np.ndarray:
-    scheme, count = rows["shard_scheme"], rows["shard_count"]
-    good = (rows["key_zero"] == 0) & ~rows["value_zero"].any(axis=1)
-    good &= (scheme <= max(ShardScheme)) & (rows["shard_index"] < count)
-    good &= (scheme != ShardScheme.REPLICATED) | (count == 1)
+    good = sound_lanes(rows) & ~rows["value_zero"].any(axis=1)
     good &= (rows["segment"] <= SEGMENT_MAX).all(axis=1)
     good &= (rows["generation"] != 0) & ~np.isnan(rows["heat"])
     there = rows["pages"] != 0

@@ -17,10 +17,10 @@ OUTCOMES = (
 OUTCOMES_IN_SHORT = ("ok", "error")
 EVENTS = (
     "Started", "SlabTouched", "SlabFailed", "SlabDetached", "SessionOpened", "SessionEnded",
-    "ProcessGone", "DrainStarted", "KeyspaceWanted", "ReserveWanted", "SealWanted", "AbortWanted",
-    "LookupWanted", "FetchWanted", "ReleaseWanted", "RenewWanted", "CancelWanted",
-    "PrefetchWanted", "ClearWanted", "DeliveryMoved", "DeliveryEnded", "Ticked", "Recovered",
-    "DayBegan", "SegmentDone", "StripsWritten", "StripsRead", "ReadReleased", "Probed",
+    "ProcessGone", "DrainStarted", "DrainEnded", "Adopted", "KeyspaceWanted", "ReserveWanted",
+    "SealWanted", "AbortWanted", "LookupWanted", "FetchWanted", "ReleaseWanted", "RenewWanted",
+    "CancelWanted", "PrefetchWanted", "ClearWanted", "DeliveryMoved", "DeliveryEnded", "Ticked",
+    "Recovered", "DayBegan", "SegmentDone", "StripsWritten", "StripsRead", "ReadReleased", "Probed",
     "SpaceSeen", "Committed", "EvictWanted", "ForgetWanted", "PinWanted", "UnpinWanted",
 )  # fmt: skip
 FAULTS = (
@@ -211,6 +211,8 @@ _DRAM = (
         "dram_configured_bytes", (), "What dram may grow to.", "Above what there is: dram grows."
     ),
     _gauge("slabs", (Label("state", SLABS),), "Slabs by state.", "orphan: their writer vanished."),
+    _total("adopted_slabs", (), "Slabs of the daemon before.", "0 after a start: it was cold."),
+    _total("adopted_strips", (_CLASS,), "Strips found in them, with their root.", "As above."),
     _total("slabs_made", (), "Slabs that became capacity.", "At a start, and as tenants change."),
     _total("slabs_failed", (), "Slabs that could not be made.", "The host is short of memory."),
     _total(

@@ -6,7 +6,7 @@ import logging
 import os
 import socket
 import stat
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from pathlib import Path
 
 from kvd.errors import ErrorKind, KvdError
@@ -43,6 +43,27 @@ def listen(path: Path, kind: socket.SocketKind, mode: int) -> socket.socket:
         listening.close()
         raise
     return listening
+
+
+def adopt_listening(passed: socket.socket, kind: socket.SocketKind, name: str) -> None:
+    """Prepare a socket that a service manager passed; raise INVALID when it is another one."""
+    listens = passed.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)
+    found = passed.family, passed.type
+    if not listens or found != (socket.AF_UNIX, kind):
+        state = "that listens" if listens else "that does not listen"
+        raise KvdError(
+            ErrorKind.INVALID,
+            f"the socket passed as {name} is {found[0].name} {found[1].name} {state}; it must be "
+            f"AF_UNIX {kind.name} that listens",
+        )
+    passed.setblocking(False)
+
+
+def unknown_sockets(passed: Iterable[str], tenants: Iterable[str]) -> KvdError:
+    """Return why sockets with these names are refused."""
+    allowed = ", ".join(f"session.{tenant} and slabs.{tenant}" for tenant in tenants)
+    what = f"sockets are passed as {', '.join(sorted(passed))}; allowed are {allowed}"
+    return KvdError(ErrorKind.INVALID, f"{what} (FileDescriptorName=)")
 
 
 async def accept_forever(

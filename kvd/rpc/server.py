@@ -7,7 +7,7 @@ import asyncio
 import logging
 import os
 import socket
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Self
@@ -24,7 +24,13 @@ from kvd.rpc.credentials import Credentials
 from kvd.rpc.entrance import Entrance, TcpEntrance, TenantEntrance
 from kvd.rpc.grpc_service import GrpcDoor, server_options
 from kvd.rpc.handshake import Door
-from kvd.rpc.listener import accept_forever, listen, remove_socket
+from kvd.rpc.listener import (
+    accept_forever,
+    adopt_listening,
+    listen,
+    remove_socket,
+    unknown_sockets,
+)
 from kvd.rpc.lock import DirectoryLock
 from kvd.rpc.sessions import Sessions
 from kvd.rpc.tcp import add_port, check_tcp, tcp_options
@@ -49,9 +55,19 @@ def contain(end: Callable[[], None], action: Callable[..., None], *arguments: ob
 class Server:
     """All doors of all tenants. Entered once; leaving it closes every session."""
 
-    def __init__(self, config: ServeConfig, inbox: Inbox, loop: asyncio.AbstractEventLoop) -> None:
-        """Raise KvdError for credentials or a port that would be open to the wrong ones."""
+    def __init__(
+        self,
+        config: ServeConfig,
+        inbox: Inbox,
+        loop: asyncio.AbstractEventLoop,
+        passed: Mapping[str, socket.socket] | None = None,
+    ) -> None:
+        """Raise KvdError for credentials or a port that would be open to the wrong ones.
+
+        `passed`: sockets that listen already, by names like `session.TENANT`; owned from now on.
+        """
         self._config, self._loop = config, loop
+        self._passed = dict(passed or {})
         self._credentials = Credentials(config.tenants, inbox.now_ns)
         self.tcp_address = ""
         if config.tcp is not None:
@@ -77,6 +93,8 @@ class Server:
             await self._open_admin()
             for tenant in self._config.tenant_names:
                 await self._open_tenant(tenant)
+            if self._passed:
+                raise unknown_sockets(self._passed, self._config.tenant_names)
             if self._config.tcp is not None:
                 await self._open_tcp(self._config.tcp)
             # Last, as a task group wraps whatever is raised inside it.
@@ -123,6 +141,12 @@ class Server:
             (session_path, socket.SOCK_STREAM, door.accept_stream),
             (slabs_path, socket.SOCK_SEQPACKET, door.accept_channel),
         ):
+            passed = self._passed.pop(f"{path.stem}.{tenant}", None)
+            if passed is not None:
+                # Whoever made it removes it, and keeps who connects meanwhile.
+                self._listening.append((passed, path, take))
+                adopt_listening(passed, kind, f"{path.stem}.{tenant}")
+                continue
             self._listening.append((listen(path, kind, mode), path, take))
             self._paths.append(path)
         remove_socket(grpc_path)

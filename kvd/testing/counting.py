@@ -229,6 +229,7 @@ class Tally:
         gone = {tier: self._gone(tier) for tier in (DRAM, SSD)}
         for plane_class in range(CLASS_COUNT):
             came = chunks + counts.ssd_read_strips[plane_class]
+            came += counts.adopted_strips[plane_class]
             left = came - gone[DRAM][plane_class]
             require(left == in_dram[plane_class], f"counts: class {plane_class} in dram")
             came = self._found_on_disk[plane_class] + counts.ssd_durable_strips[plane_class]

@@ -1,21 +1,25 @@
 """The lives of one simulated daemon on the same media: how each begins, and how it ends.
 
-It crashes and leaves what a power cut leaves; or it drains, and ends in good order.
+It crashes and leaves what a power cut leaves; or it drains, and ends in good order, which may
+leave dram for the next one.
 """
 
 from typing import TYPE_CHECKING
 
 from kvd.clock import NS_PER_MS
 from kvd.core.disk_events import DayBegan
+from kvd.core.dram import LeftDram
 from kvd.core.events import DrainStarted, Started
 from kvd.core.save import is_saved
 from kvd.testing.conditions import draw_smaller
 from kvd.testing.life import populate, tick
+from kvd.testing.succession import leave, take_over
 
 if TYPE_CHECKING:
     from kvd.testing.world import World
 
 RESTARTS = (0, 1, 2, 3, 4)
+RESTARTS_UNTIERED = (0, 0, 1, 2)  # Without dram nothing would be left to look at.
 WAIT_STEPS = 40  # For something to be under way that a crash interrupts.
 DRAIN_LOOKS = 8  # While it drains; then it ends, whatever waits.
 
@@ -24,6 +28,8 @@ def live(world: "World", events: int) -> None:
     """Let everybody act until the core has taken so many events, restarts included."""
     restarts = world.rng.choice(RESTARTS) if world.tier else 0
     due = sorted(world.rng.sample(range(30, events), restarts))
+    if not world.tier:
+        due = sorted(world.fate.sample(range(60, events), world.fate.choice(RESTARTS_UNTIERED)))
     start(world)
     while world.steps < events:
         if due and _is_time(world, due[0]):
@@ -37,17 +43,19 @@ def _is_time(world: "World", due: int) -> bool:
     """Return whether to restart; every other time a read is waited for, which is rare."""
     if world.steps < due or world.steps > due + WAIT_STEPS:
         return world.steps >= due
-    return due % 2 == 0 or bool(world.tier.reading)
+    return due % 2 == 0 or world.tier is None or bool(world.tier.reading)
 
 
-def start(world: "World") -> None:
-    """Begin, as the daemon does: first what the catalog holds, then everything else."""
+def start(world: "World", left: LeftDram | None = None) -> None:
+    """Begin, as the daemon does: what the catalog holds, what dram holds, then everything else."""
     if world.tier is not None:
         world.ledger.written.clear()
         world.demands.restart(world.day)
         world.tell(world.media.recover(world.rng))
         world.ledger.check_recovered(world.state, world.demands.commit)
         world.tell(DayBegan(world.day))
+    if left is not None:
+        take_over(world, left)
     world.tell(Started())
     tick(world)
     populate(world)
@@ -60,23 +68,32 @@ def start(world: "World") -> None:
 
 
 def restart(world: "World") -> None:
-    if world.rng.random() < 0.3:
+    left = None
+    if world.tier is None or world.rng.random() < 0.3:
         _end_well(world)
+        left = leave(world)
     else:
         _crash(world)
     for client in world.clients.values():
         client.vanish()
-    world.memory.restart(world.media.catalog.generation)
-    _lose_segment(world)
+    given = max(world.media.catalog.generation, left.generation + 1 if left else 0)
+    world.memory.restart(given, [slab.slab for slab in left.slabs] if left else ())
+    if world.tier is not None:
+        _lose_segment(world)
+        _shrink(world)
     for fill in world.memory.fills:
         fill.reported = False  # Its drop may not have become durable.
     world.starts += 1
+    world.begin(left)
+    start(world, left)
+
+
+def _shrink(world: "World") -> None:
+    """Have fewer segments configured, now and then."""
     smaller = draw_smaller(world.rng, world.ssd)
     if smaller != world.ssd:
         world.saw("a restart with fewer segments")
     world.ssd = smaller
-    world.begin()
-    start(world)
 
 
 def drain(world: "World") -> None:
@@ -109,7 +126,8 @@ def _end_well(world: "World") -> None:
             world.saw("an end in good order")
             return
         world.advance_until(world.now_ns + world.limits.tick_ns)
-    world.tier.crash()
+    if world.tier is not None:
+        world.tier.crash()
 
 
 def begin_day(world: "World") -> None:

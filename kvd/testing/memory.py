@@ -4,6 +4,7 @@ One word (u64) stands for one sector. It says which fill wrote it (a chunk under
 which class and which sector, so that a wrong byte tells where it came from.
 """
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
 import numpy as np
@@ -68,9 +69,10 @@ class Memory:
         self.tenants: dict[int, set[str]] = {}  # Who was given which slab.
         self.unreadable: set[tuple[int, int]] = set()  # Fill and class of which a read failed.
 
-    def restart(self, generation: int) -> None:
-        """Lose all slabs; who wrote what is still known, below a generation."""
-        self.slabs, self.tenants = {}, {}
+    def restart(self, generation: int, kept: Collection[int] = ()) -> None:
+        """Lose all slabs but those kept; who wrote what is still known, below a generation."""
+        self.slabs = {slab: self.slabs[slab] for slab in kept}
+        self.tenants = {slab: self.tenants[slab] for slab in kept}
         known = self._by_place.items()
         self._by_place = {place: fill for place, fill in known if place[0] < generation}
 

@@ -24,6 +24,8 @@ UNTIERED = (
     "refused: lost reservation", "refused: draining",
     "refused: too many keyspaces", "refused: too many reservations", "refused: too many leases",
     "refused: too many leased bytes", "refused: too many requests",
+    "dram taken over", "a slab taken over from a writer that lives",
+    "a slab left without room for it", "a strip left that does not fit its root",
 )  # fmt: skip
 
 # The same, of the ssd tier.
@@ -47,5 +49,6 @@ TIERED = (
     "a hung read", "a hung read released", "a read that never began",
     "a prefetch from disk", "a clear", "a clear with readers", "a clear too late",
     "a clear without a tier", "a prefix pinned", "an eviction by an operator",
+    "a copy taken over",
 )  # fmt: skip
 SOMETIMES = (*UNTIERED, *TIERED)

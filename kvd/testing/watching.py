@@ -70,7 +70,7 @@ class Watch:
         for effect in effects:
             if isinstance(effect, out.DestroySlab):
                 self.saw("a slab destroyed")
-                if self._slabs[effect.slab] == SlabState.IDLE:
+                if self._slabs.get(effect.slab) == SlabState.IDLE:
                     self.saw("a foreign slab made anew")
         self._tier.after(event, effects)
         self._tally.after(event, effects)

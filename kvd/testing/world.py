@@ -15,6 +15,7 @@ import numpy as np
 
 from kvd.clock import NS_PER_MS
 from kvd.core import effects as out
+from kvd.core.dram import LeftDram
 from kvd.core.events import Event, SessionOpened, SlabFailed, SlabTouched
 from kvd.core.invariants import check
 from kvd.core.operator_events import OPERATOR
@@ -59,6 +60,7 @@ class Result:
 class World:
     def __init__(self, seed: int, tiered: bool | None = None) -> None:
         self.seed, self.rng = seed, random.Random(seed)
+        self.fate = random.Random(~seed)  # Of what a restart keeps.
         self.conditions = draw_conditions(self.rng, seed, tiered)
         self.limits, self.ssd = self.conditions.limits, self.conditions.ssd
         self.memory, self.wishes = Memory(), Wishes()
@@ -77,9 +79,16 @@ class World:
         self._log = hashlib.blake2b(digest_size=16)
         self.begin()
 
-    def begin(self) -> None:
-        """Begin anew as a daemon that has just been started: nothing but the media is there."""
-        config = CoreConfig(self.conditions.dram_bytes, self.limits, self.ssd)
+    def begin(self, left: LeftDram | None = None) -> None:
+        """Begin anew as a daemon that has just been started: only the media is there, and `left`.
+
+        Then a slab less may be configured.
+        """
+        dram_bytes = self.conditions.dram_bytes
+        least = 5 if self.ssd else 2  # Of fewer slabs each has another size.
+        if left is not None and dram_bytes >= least * left.slab_bytes and self.fate.random() < 0.2:
+            dram_bytes -= left.slab_bytes
+        config = CoreConfig(dram_bytes, self.limits, self.ssd)
         self.state = new_state(config, epoch=self.seed + self.starts * 1_000_003)
         self.tier: Tier | None = None
         if self.ssd is not None:
@@ -91,7 +100,11 @@ class World:
         self._watch = Watch(self)
         self.operator = Operator(self)
         # What is given out from now on must come after these two.
-        self.generations_given = max(self.generation, self.media.catalog.generation - 1)
+        self.generations_given = 0
+        if self.ssd is not None:
+            self.generations_given = max(self.generation, self.media.catalog.generation - 1)
+        if left is not None:
+            self.generations_given = max(self.generations_given, left.generation)
 
     # ---- time ----
 

@@ -67,18 +67,6 @@ def test_other_users_that_may_connect_can_reach_the_sockets(short_directory):
         assert all((daemon.tenant / name).stat().st_mode & 0o777 == 0o666 for name in SOCKETS)
 
 
-def test_a_service_manager_is_told(short_directory, monkeypatch):
-    manager = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-    manager.bind(str(short_directory / "notify"))
-    manager.settimeout(DEADLINE_S)
-    monkeypatch.setenv("NOTIFY_SOCKET", str(short_directory / "notify"))
-    with running(short_directory / "d") as daemon:
-        assert manager.recv(100) == b"READY=1"
-        daemon.send(signal.SIGINT)
-        assert manager.recv(100) == b"STOPPING=1"
-        assert_stopped(daemon)
-
-
 @pytest.mark.parametrize(
     ("flags", "words"),
     [

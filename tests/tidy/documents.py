@@ -15,6 +15,7 @@ LIMITS = {
     "docs/glossary.md": 170,
     "docs/operations.md": 700,
     "docs/protocol.md": 500,
+    "docs/restart.md": 150,
     "docs/style.md": 150,
 }
 FENCE = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)

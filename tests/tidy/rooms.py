@@ -71,7 +71,10 @@ ROOMS = {
     "testing": Room(("words", *BELOW_DAEMON, "daemon", "rpc", "observe"), ("pytest", "hypothesis")),
 }
 # One verb of the command line puts together what nothing else may see together.
-ALSO = {"kvd/cli/serve.py": ("daemon", "rpc", "observe")}
+ALSO = {
+    "kvd/cli/serve.py": ("daemon", "rpc", "observe"),
+    "kvd/cli/service.py": ("daemon", "format"),
+}
 # Seconds to import and hundreds of megabytes: only inside the function that needs them.
 HEAVY = frozenset({"torch", "cupy", "kvikio", "transformers", "vllm", "sglang"})
 HEAVY_ROOMS = ("speculate", "engines")
