@@ -4,7 +4,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 
-from kvd.doctor import cgroups, doors, gpu, memory, people, software, storage
+from kvd.doctor import cgroups, doors, gpu, memory, people, remote, software, storage
 from kvd.doctor.findings import Finding, note
 from kvd.doctor.host import Host, Unseen
 from kvd.doctor.plan import Plan, Scene
@@ -41,6 +41,7 @@ PROBES: tuple[tuple[str, Probe], ...] = (
     ("runtime.sockets", doors.sockets),
     ("ports.tcp", doors.ports),
     ("tcp.files", people.files),
+    ("tcp.security", remote.security),
     ("gpu.driver", gpu.driver),
     ("gpu.storage", gpu.storage),
     ("gpu.packages", gpu.packages),

@@ -83,9 +83,9 @@ def files(scene: Scene) -> Iterator[Finding]:
             fix = f"chown {scene.uid} {path}"
             wanted = f"uid {scene.uid} reads it"
             yield fail("tcp.files", f"{said} is {owned(path)}", wanted, fix)
-        elif named.secret and path.stat().st_mode & 0o077:
-            wanted = "mode 600: who reads it can pass for its owner"
-            yield warn("tcp.files", f"{said} is {owned(path)}", wanted, f"chmod 0600 {path}")
+        elif named.secret and path.stat().st_mode & 0o027:
+            wanted = "mode 600: who reads it can pass for its owner, and the daemon refuses it"
+            yield fail("tcp.files", f"{said} is {owned(path)}", wanted, f"chmod 0600 {path}")
         else:
             yield ok("tcp.files", f"{said} can be read")
 

@@ -4,7 +4,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from kvd.config import ADMIN_SOCKET, SOCKET_NAMES, ServeConfig
+from kvd.config import (
+    ADMIN_SOCKET,
+    SOCKET_NAMES,
+    ServeConfig,
+    TcpSettings,
+    TenantSettings,
+)
 from kvd.doctor.host import Host
 from kvd.limits import MIB
 
@@ -44,6 +50,8 @@ class Plan:
     ssd_bytes: int | None = None
     listens: tuple[Listen, ...] = ()
     files: tuple[NamedFile, ...] = ()
+    tcp: TcpSettings | None = None
+    tenant_settings: tuple[TenantSettings, ...] = ()
 
     @property
     def admin_socket(self) -> Path:
@@ -82,6 +90,8 @@ def plan_of(config: ServeConfig) -> Plan:
         ssd.budget_bytes if ssd else None,
         tuple(_listens(config)),
         tuple(_files(config)),
+        config.tcp,
+        config.tenants,
     )
 
 

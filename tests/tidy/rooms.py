@@ -61,8 +61,19 @@ ROOMS = {
         ("torch", "cupy", "transformers", "vllm", "sglang", "lmcache"),
     ),
     "doctor": Room(
-        ("words", "v1", "codec", "arena", "disk", "daemon.budget", "rpc.lock", "client.admin")
-    ),
+        (
+            "words",
+            "v1",
+            "codec",
+            "arena",
+            "disk",
+            "daemon.budget",
+            "client.admin",
+            "rpc.lock",
+            "rpc.tcp",
+            "rpc.credentials",
+        ),
+    ),  # fmt: skip
     "sizing": Room(("words", "codec", "format", "daemon.budget")),
     "cli": Room(
         ("words", "client", "checking", "doctor", "sizing", "v1"),

@@ -67,7 +67,7 @@ def test_people_see_one_line_each_and_what_is_ok_when_they_ask(doctor, tmp_path)
     code, out, _ = doctor("--all")
     groups = [line for line in out.splitlines()[:-1] if not line.startswith(" ")]
     assert code == 0 and groups == [
-        "memory", "limits", "cgroup", "kernel", "data", "users", "runtime", "gpu", "software"
+        "memory", "limits", "cgroup", "kernel", "data", "users", "runtime", "tcp", "gpu", "software"
     ]  # fmt: skip
     assert "\x1b" not in out and out.splitlines()[-1].startswith("fine: ")
 

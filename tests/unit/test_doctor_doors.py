@@ -246,7 +246,7 @@ def test_files_that_settings_name(hosts, tmp_path):
     assert is_told(found, Level.FAIL, "tenants.red.token_file", f"{path} is not there")
     path.write_text("secret")
     path.chmod(0o644)
-    assert is_told(ask_file(hosts, path), Level.WARN, "mode 644", f"chmod 0600 {path}")
+    assert is_told(ask_file(hosts, path), Level.FAIL, "mode 644", f"chmod 0600 {path}")
     assert all_ok([ask_file(hosts, path, secret=False)])
     path.chmod(0o600)
     assert all_ok([ask_file(hosts, path)])
