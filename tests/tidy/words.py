@@ -13,7 +13,7 @@ BROAD = ("Exception", "BaseException")
 # The three borders where any failure must become an answer.
 BROAD_PATHS = ("kvd/daemon/hands.py", "kvd/rpc/server.py", "kvd/engines/border.py")
 NAMES = re.compile("^(utils?|helpers?|commons?|base|managers?|handlers?)$", re.IGNORECASE)
-PRINTING = ("kvd/cli/", "bench/", "tests/", "proto/")
+PRINTING = ("kvd/cli/", "bench/", "tests/", "proto/", "deploy/examples/")
 DOORS = ("kvd/client/__init__.py", "kvd/testing/__init__.py", "kvd/codec/__init__.py")
 ENVIRONMENT_PATHS = ("kvd/config.py", "kvd/cli/")
 # Written in halves, so that this file does not contain what it looks for.

@@ -1,9 +1,11 @@
-"""The example client in Node, against a daemon whose chunks the SDK has put: the same bytes."""
+"""The example clients, against a daemon whose chunks the SDK has put: the same bytes."""
 
 import json
+import os
 import re
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +20,7 @@ from tests.e2e.client_story import CHUNKS, DEADLINE_S, KEYSPACE, TOKENS, tensors
 from tests.e2e.process import ROOT, Daemon
 from tests.e2e.remote_node import A_TOKEN, Attached, channel_to, remote_node, write_tokens
 
-EXAMPLE = ROOT / "deploy" / "examples" / "node"
+EXAMPLES = ROOT / "deploy" / "examples"
 INSTALL_SECONDS, RUN_SECONDS = 120, 60
 
 
@@ -29,7 +31,7 @@ def example(tmp_path_factory):
         if shutil.which(tool) is None:
             pytest.skip(f"{tool} is not here")
     copy = tmp_path_factory.mktemp("node") / "example"
-    shutil.copytree(EXAMPLE, copy, ignore=shutil.ignore_patterns("node_modules"))
+    shutil.copytree(EXAMPLES / "node", copy, ignore=shutil.ignore_patterns("node_modules"))
     command = ["npm", "install", "--no-audit", "--no-fund", "--no-package-lock"]
     try:
         done = subprocess.run(
@@ -72,18 +74,25 @@ def run(example: Path, directory: Path, address: str, *more: str) -> subprocess.
     return subprocess.run(command, cwd=example, capture_output=True, text=True, timeout=RUN_SECONDS)
 
 
-def test_it_fetches_the_bytes_that_python_fetches(example, node):
-    directory, address = node
+@pytest.fixture
+def chain(node):
+    """Have chunks in memory, by the SDK; return their chain."""
+    directory, _ = node
     with Client(directory / "run" / "a", "test", DEADLINE_S) as client:
         assert client.wait_connected(DEADLINE_S)
         space = client.keyspace(KEYSPACE)
         chain = space.chain(np.arange(TOKENS))
         stored = space.put(chain, tensors())
         assert stored.stored == CHUNKS, stored
-        out = directory / "strips"
-        out.mkdir()
-        tokens = ("--token-file", str(directory / "tokens"), "--out", str(out))
-        done = run(example, directory, address, *tokens)
+        yield chain
+
+
+def test_node_fetches_the_bytes_that_python_fetches(example, node, chain):
+    directory, address = node
+    out = directory / "strips"
+    out.mkdir()
+    tokens = ("--token-file", str(directory / "tokens"), "--out", str(out))
+    done = run(example, directory, address, *tokens)
     assert done.returncode == 0, done.stderr
     said = json.loads(done.stdout)
     assert said["chunks"] == CHUNKS and said["found"] == said["counts"] == [CHUNKS] * 3
@@ -91,6 +100,28 @@ def test_it_fetches_the_bytes_that_python_fetches(example, node):
     theirs = {path.stem: path.read_bytes() for path in out.iterdir()}
     assert theirs == ours and len(ours) == 3 * CHUNKS
     assert said["bytes"] == sum(len(strip) for strip in ours.values())
+
+
+def test_plain_python_fetches_them_too(node, chain):
+    directory, address = node
+    out = directory / "strips"
+    out.mkdir()
+    command = [sys.executable, str(EXAMPLES / "python" / "fetch.py"), "--address", address]
+    command += ["--question", str(asked(directory)), "--out", str(out), "--token-file"]
+
+    def run_with(tokens: Path) -> subprocess.CompletedProcess:
+        search = {**os.environ, "PYTHONPATH": str(ROOT)}
+        return subprocess.run(
+            [*command, str(tokens)], capture_output=True, text=True, timeout=RUN_SECONDS, env=search
+        )
+
+    done = run_with(directory / "tokens")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["counts"] == [CHUNKS] * 3
+    theirs = {path.stem: path.read_bytes() for path in out.iterdir()}
+    assert theirs == by_python(address, chain) and len(theirs) == 3 * CHUNKS
+    denied = run_with(write_tokens(directory / "others", "x" * 40))
+    assert denied.returncode == 1 and "UNAUTHENTICATED" in denied.stderr
 
 
 def by_python(address: str, chain: bytes) -> dict[str, bytes]:
