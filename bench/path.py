@@ -13,6 +13,7 @@ import numpy as np
 
 from bench.operators import report_cli
 from bench.report import Report, progress, relative_alignment, touched
+from bench.scraping import free_address, lag_of, quantile
 from bench.serving import served
 from kvd.client import BlockShape, Client, Dtype, Fetch, Keyspace, Prepared, Space
 from kvd.client.put import Put
@@ -102,8 +103,9 @@ def run(report: Report, full: bool) -> None:
     """Report all figures of `path`; full takes more repeats."""
     repeats = 9 if full else 5
     puts = repeats + ENCODED_REPEATS + 1
-    dram = f"{puts * STORED_MIB_MAX}MiB"
-    with served(dram) as directory, Client(directory, "bench path") as client:
+    dram, metrics = f"{puts * STORED_MIB_MAX}MiB", free_address()
+    flags = ("--metrics-listen", metrics)
+    with served(dram, *flags) as directory, Client(directory, "bench path") as client:
         assert client.wait_connected(CONNECT_SECONDS)
         scene = _scene(client, puts)
         size = int(scene.prepared.sizes.sum(dtype=np.int64))
@@ -113,17 +115,21 @@ def run(report: Report, full: bool) -> None:
         fetch = Step(scene.open, after=scene.close, times=FETCHES)
         read = Step(scene.verify, before=scene.open, after=scene.close)
         put = Step(scene.put_strips, before=scene.new_chain)
+        lag = lag_of(metrics)
         with progress("fetch, read and put in memory", total=repeats) as advance:
             _take_turns(repeats, (copy, fetch, read, put), advance)
         encoded = Step(scene.put, before=scene.new_chain)
         with progress("put with encoding", total=ENCODED_REPEATS) as advance:
             _take_turns(ENCODED_REPEATS, (Step(copy.act), encoded), advance)
+        late_s, looks = quantile(lag, lag_of(metrics), 0.99)
         report_cli(report, directory.parent)
     note = (
         f"{size / MIB:.0f} MiB in {CHUNKS} chunks x {CLASS_COUNT} classes, copy's relative "
         f"alignment {relative_alignment(source, target)}"
     )
     _report(report, note, copy.median, (fetch, read, put, encoded))
+    told = f"of {looks} looks, while all that was done"
+    report.figure("observe.loop_lag_p99_us", 1e6 * late_s, "us", note=told)
 
 
 def _report(report: Report, note: str, copied_s: float, steps: tuple[Step, ...]) -> None:

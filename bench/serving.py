@@ -67,9 +67,9 @@ def serving(*flags: str, program: tuple[str, ...] = PROGRAM) -> Iterator[Served]
 
 
 @contextlib.contextmanager
-def served(dram: str = DRAM) -> Iterator[Path]:
+def served(dram: str = DRAM, *flags: str) -> Iterator[Path]:
     """Run `kvd serve` in memory only, with so much; yield the directory of its tenant."""
-    with serving("--dram", dram) as daemon:
+    with serving("--dram", dram, *(flags or ("--metrics-listen", "off"))) as daemon:
         yield daemon.tenant
 
 
