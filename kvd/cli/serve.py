@@ -25,6 +25,7 @@ from kvd.limits import GIB
 from kvd.observe.endpoint import open_endpoint
 from kvd.observe.logs import start_log
 from kvd.observe.observer import Observer
+from kvd.observe.traces import open_traces
 from kvd.rpc.server import Server
 from kvd.units import human
 
@@ -79,6 +80,7 @@ async def _serve(config: ServeConfig, found: FoundTier | None, service: Service)
             _log.info("%d chunks of the daemon before are in dram", chunks)
         async with contextlib.AsyncExitStack() as stack:
             read = daemon.read_metrics
+            observer.traces = stack.enter_context(open_traces(config.traces_endpoint, version()))
             stack.enter_context(open_endpoint(config.metrics, loop, read, observer.expand))
             server = await stack.enter_async_context(
                 Server(config, daemon, loop, passed=service.listeners)

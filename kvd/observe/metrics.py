@@ -53,6 +53,11 @@ _REQUESTS = (
         "Requests that got their final answer.",
         "Errors: overloaded is a bound, late a deadline, unavailable a drain or a failing disk.",
     ),
+    _total(
+        "refused_requests", (_TENANT, Label("outcome", OUTCOMES[1:])),
+        "Requests refused before the core heard of them, by kind of error.",
+        "invalid: a client is wrong; overloaded: above its tenant's rate, or too many at once.",
+    ),
     _seconds(
         "request", (Label("call", CALLS), Label("outcome", OUTCOMES_IN_SHORT)),
         "From a request's arrival to its final answer.",

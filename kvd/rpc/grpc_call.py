@@ -50,7 +50,8 @@ async def answering(context: grpc.aio.ServicerContext) -> AsyncIterator[None]:
 class Call:
     """Collects what a call is told; for a fetch, it is also the sink of its pieces."""
 
-    def __init__(self) -> None:
+    def __init__(self, traceparent: str = "") -> None:
+        self.traceparent = traceparent
         self._told: deque[Outcome | pb.FetchReply] = deque()
         self._pieces_waiting = 0
         self._arrived = asyncio.Event()

@@ -134,7 +134,7 @@ class GrpcDoor:
 
     def _unary(self, kind: FrameKind) -> grpc.RpcMethodHandler:
         async def answer(request: Message, context: Context) -> Message:
-            call = Call()
+            call = Call(traceparent_of(context))
             async with self._asking(context) as session:
                 _ask(session, kind, request, context, call)
                 outcome = await call.next()
@@ -146,7 +146,7 @@ class GrpcDoor:
         return grpc.unary_unary_rpc_method_handler(answer, message_type.FromString, _serialize)
 
     async def _fetch(self, request: pb.FetchRequest, context: Context) -> None:
-        call = Call()
+        call = Call(traceparent_of(context))
         async with self._asking(context) as session:
             number = _ask(session, FrameKind.FETCH, request, context, call)
             try:
@@ -225,6 +225,14 @@ class _Health(health.aio.HealthServicer):
 def _ask(session: Session, kind: FrameKind, request: Message, context: Context, call: Call) -> int:
     take_over_deadline(request, context.time_remaining())
     return session.ask(call, lambda asker: wish_of(kind, request, asker))
+
+
+def traceparent_of(context: Context) -> str:
+    """Return the caller's span as W3C writes it, empty where none was told."""
+    for name, value in context.invocation_metadata() or ():
+        if name == "traceparent" and isinstance(value, str):
+            return value
+    return ""
 
 
 def take_over_deadline(request: Message, remaining_s: float | None) -> None:

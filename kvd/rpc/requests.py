@@ -39,7 +39,7 @@ class _Request:
         self, requests: "StreamRequests", stream: MessageStream, kind: FrameKind, number: int
     ) -> None:
         self._requests, self._stream, self._kind, self._number = requests, stream, kind, number
-        self.wish = 0
+        self.wish, self.traceparent = 0, ""
         self.credit_bytes = 0
         self.wake: Callable[[], None] = _nothing
 

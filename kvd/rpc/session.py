@@ -18,6 +18,7 @@ from kvd.errors import ErrorKind, KvdError
 from kvd.rpc.rate import RequestRate
 from kvd.rpc.sharing import SharedPace
 from kvd.rpc.waiter import Waiter
+from kvd.rpc.watched import Watched
 from kvd.rpc.whole import told_in_parts
 from kvd.rpc.wishes import Asker
 from kvd.v1 import kvd_pb2 as pb
@@ -90,7 +91,6 @@ class Session:
         self._inbox, self._channel, self._on_ended = inbox, channel, on_ended
         self._secret = secrets.token_urlsafe(SECRET_BYTES)
         self._waiters: dict[int, Waiter] = {}
-        self._asked: dict[int, tuple[str, int]] = {}  # By request: which call, and when.
         self._ended = False
 
     @property
@@ -109,20 +109,21 @@ class Session:
         Raise KvdError for a wish that cannot be meant, or one too many.
         """
         limits = self._inbox.limits
-        if len(self._waiters) >= limits.requests_per_session_max:
-            raise KvdError(
-                ErrorKind.OVERLOADED,
-                f"{len(self._waiters)} requests of this session are unanswered, the limit "
-                "requests_per_session_max",
-                retry_after_ms=100,
-            )
         request, now_ns = self._inbox.next_request(), self._inbox.now_ns()
-        wish = make_wish(Asker(request, self.id, now_ns, limits))
-        self.check(wish)
-        if self.rate is not None:
-            self.rate.admit(wish, now_ns)
-        self._waiters[request] = told_in_parts(wish, waiter, self.features, self._let_go)
-        self._asked[request] = type(wish).__name__, now_ns
+        with self._inbox.observer.refusing(self.tenant):
+            if len(self._waiters) >= limits.requests_per_session_max:
+                raise KvdError(
+                    ErrorKind.OVERLOADED,
+                    f"{len(self._waiters)} requests of this session are unanswered, the limit "
+                    "requests_per_session_max",
+                    retry_after_ms=100,
+                )
+            wish = make_wish(Asker(request, self.id, now_ns, limits))
+            self.check(wish)
+            if self.rate is not None:
+                self.rate.admit(wish, now_ns)
+        told = told_in_parts(wish, waiter, self.features, self._let_go)
+        self._waiters[request] = Watched(wish, told, self._inbox, self.tenant)
         self._inbox.post(wish)
         return request
 
@@ -140,8 +141,7 @@ class Session:
         waiters, self._waiters = self._waiters, {}
         self._inbox.end(self.id)
         lost = KvdError(ErrorKind.LOST, "the session ended before the answer")
-        for request, waiter in waiters.items():
-            _note(self._inbox, self._asked.pop(request), lost)
+        for waiter in waiters.values():
             waiter.answer(lost)
         self._on_ended(self)
 
@@ -168,7 +168,6 @@ class Session:
     def answer(self, request: int, outcome: Outcome) -> None:
         waiter = self._waiters.pop(request, None)
         if waiter is not None:
-            _note(self._inbox, self._asked.pop(request), outcome)
             waiter.answer(outcome)
 
     def promise(self, request: int, promise: Promise) -> None:
@@ -195,14 +194,6 @@ class Session:
         if not self._ended:
             request, nothing = self._inbox.next_request(), np.zeros(0, np.uint32)
             self._inbox.post(ReleaseWanted(request, self.id, lease, nothing))
-
-
-def _note(inbox: Inbox, asked: tuple[str, int], outcome: Outcome) -> None:
-    """Tell how long a wish waited for its final answer, and what that was."""
-    wish, asked_ns = asked
-    said = outcome.kind.name.lower() if isinstance(outcome, KvdError) else "ok"
-    call = wish.removesuffix("Wanted").lower()
-    inbox.observer.answered(call, said, inbox.now_ns() - asked_ns)
 
 
 def _accept(wish: Event) -> None:

@@ -8,7 +8,10 @@ from kvd.daemon.inbox import PieceSink
 
 
 class Waiter(Protocol):
-    """A request on the stream, or a gRPC call."""
+    """A request on the stream, or a gRPC call; `traceparent`: of its caller's span, if told."""
+
+    @property
+    def traceparent(self) -> str: ...
 
     def answer(self, outcome: Outcome) -> None: ...
 

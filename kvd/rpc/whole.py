@@ -34,6 +34,10 @@ class WholeOnly:
         self._waiter, self._let_go = waiter, let_go
         self._held: Promise | None = None
 
+    @property
+    def traceparent(self) -> str:
+        return self._waiter.traceparent
+
     def promise(self, promise: Promise) -> None:
         if promise.ready == WHOLES:
             self._waiter.promise(promise)

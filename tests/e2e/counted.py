@@ -11,6 +11,7 @@ from collections import Counter
 from pathlib import Path
 
 import numpy as np
+import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from kvd.checksum import strip_root
@@ -110,6 +111,14 @@ class Counted:
             return refused
         assert outcome == "ok", answer
         return answer
+
+    def refused(self, name: str, message, outcome: str) -> None:
+        """Ask what cannot be meant: the core hears nothing of it."""
+        number = self.client.start(KINDS[name], message)
+        with pytest.raises(Refused) as refused:
+            self.client.answer(number, KINDS[name])
+        assert pb.ErrorKind.Name(refused.value.kind).lower() == outcome
+        self.book.add("refused_requests_total", tenant=self.tenant, outcome=outcome)
 
     def register(self, keyspace) -> int:
         reply = self.call("keyspace", keyspace_message(keyspace))

@@ -184,6 +184,8 @@ def _first_life(node: Node) -> None:
     _cleared(node, red, other)
     refused = pb.ReserveRequest(keyspace=keyspace, lane=pb.Lane(), chain=CHAIN, sizes=bytes(36))
     red.call("reserve", refused, "invalid")
+    half = pb.LookupRequest(keyspace=keyspace, lanes=[pb.Lane()], chain=CHAIN[:40])
+    red.refused("lookup", half, "invalid")
     blue = node.join("blue")
     assert blue.look_up(blue.register(KEYSPACE), CHAIN, 0) == 0
     kept = red.fetch(keyspace, MORE, 4, 0)

@@ -51,7 +51,7 @@ ROOMS = {
         ),
         ("grpc", "grpc_health", "grpc_reflection", "google", "uvloop"),
     ),
-    "observe": Room(("words",), ("prometheus_client",)),
+    "observe": Room(("words",), ("prometheus_client", "opentelemetry")),
     "client": Room(
         ("words", "codec", "format", "v1"), ("grpc", "google", "uvloop", "xxhash", "torch", "cupy")
     ),

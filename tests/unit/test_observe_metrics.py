@@ -21,7 +21,12 @@ from kvd.types import PlaneClass
 from tests.unit.disk_scene import DiskScene
 
 BY_NAME = {metric.name: metric for metric in TABLE}
-RPC_COUNTED = {"kvd_requests_total", "kvd_rate_refused_total", "kvd_denied_total"}
+RPC_COUNTED = {
+    "kvd_requests_total",
+    "kvd_refused_requests_total",
+    "kvd_rate_refused_total",
+    "kvd_denied_total",
+}
 
 
 def values_of(name: str, label: str) -> set[str]:
