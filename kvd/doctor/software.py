@@ -1,7 +1,6 @@
 """The kernel, Python, packages, native code and service manager that kvd finds."""
 
 import re
-import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -16,7 +15,12 @@ from kvd.limits import PAGE_BYTES
 _KERNEL_MIN, _KERNEL_GOOD = (5, 14), (6, 5)
 _CLOCKS = ("tsc", "kvm-clock", "arch_sys_counter", "hyperv_clocksource_tsc_page", "xen", "timebase")
 _UNIT_PLACES = ("etc/systemd/system", "run/systemd/system", "usr/lib/systemd/system")
-_SYSTEMD_GOOD = 254  # Keeps a stopped service's descriptors when it is told to.
+_SYSTEMD_GOOD = 236  # A service may ask for more time to end.
+# Of a unit: how many for each slab, how many besides, and what is lost without.
+_UNIT_LIMITS = {
+    "LimitNOFILE": (8, 0, "dram grows only in part"),
+    "FileDescriptorStoreMax": (1, 1, "a restart keeps no dram, or a part of it"),
+}
 _REQUIREMENT = re.compile(r"^([A-Za-z0-9._-]+)(?:\[[^\]]*\])?\s*>=\s*([0-9.]+)[^;]*$")
 _SYSTEMCTL_SECONDS = 5
 
@@ -119,23 +123,43 @@ def service(scene: Scene, run=subprocess.run) -> Iterator[Finding]:
         fix = "cp deploy/systemd/kvd.* /etc/systemd/system/ && systemctl daemon-reload"
         yield note("software.systemd", f"{said}, kvd.service is not installed", "the unit", fix)
     elif version and version < _SYSTEMD_GOOD:
-        wanted = f"{_SYSTEMD_GOOD}: from there on it can keep dram over a stop and start"
-        yield note("software.systemd", f"{said}, unit in /{unit}", wanted)
+        wanted = f"{_SYSTEMD_GOOD}: from there on a daemon that drains can ask for more time"
+        fix = "TimeoutStopSec= above drain_seconds in kvd.service"
+        yield note("software.systemd", f"{said}, unit in /{unit}", wanted, fix)
     else:
         yield ok("software.systemd", f"{said}, unit in /{unit}")
+    if unit:
+        shown = _systemctl(run, "show", "kvd.service", "--property=" + ",".join(_UNIT_LIMITS))
+        lines = dict(line.partition("=")[::2] for line in shown.splitlines())
+        yield from _unit_limits(scene, lines)
+
+
+def _unit_limits(scene: Scene, lines: dict[str, str]) -> Iterator[Finding]:
+    """Compare what the unit gives the daemon with the slabs there will be."""
+    slabs = scene.plan.slabs
+    for name, (each, more, loss) in _UNIT_LIMITS.items():
+        text, need = lines.get(name, ""), each * slabs + more
+        if text.isdigit() and int(text) < need:
+            said = f"{name} is {text} in kvd.service, {slabs} slabs: {loss}"
+            yield warn("software.unit", said, str(need), f"{name}={need} in kvd.service")
+        elif text:
+            yield ok("software.unit", f"{name} is {text} in kvd.service, {slabs} slabs")
 
 
 def _systemd_version(run) -> int:
-    if shutil.which("systemctl") is None and run is subprocess.run:
-        return 0
+    numbers = _numbers(_systemctl(run, "--version").partition(" ")[2])
+    return numbers[0] if numbers else 0
+
+
+def _systemctl(run, *words: str) -> str:
+    """Return what it prints, nothing when it is not there or does not answer."""
     try:
         done = run(
-            ["systemctl", "--version"], capture_output=True, text=True, timeout=_SYSTEMCTL_SECONDS
+            ["systemctl", *words], capture_output=True, text=True, timeout=_SYSTEMCTL_SECONDS
         )
     except (OSError, subprocess.TimeoutExpired):
-        return 0
-    numbers = _numbers(done.stdout.partition(" ")[2])
-    return numbers[0] if numbers else 0
+        return ""
+    return done.stdout
 
 
 def _numbers(version: str) -> tuple[int, ...]:

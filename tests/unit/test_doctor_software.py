@@ -107,20 +107,46 @@ def test_native_kernels(hosts):
 # ---- systemd ----
 
 
-def systemd(version):
-    return lambda *words, **more: SimpleNamespace(stdout=f"systemd {version} ({version}.1)\n")
+def systemd(version, store="4097", files="65536"):
+    """Return a `run` that answers as systemctl of a version does for a unit."""
+    shown = f"LimitNOFILE={files}\nFileDescriptorStoreMax={store}\n"
+
+    def run(words, **more):
+        assert words[0] == "systemctl"
+        told = f"systemd {version} ({version}.1)\n" if words[1] == "--version" else shown
+        return SimpleNamespace(stdout=told)
+
+    return run
 
 
 def test_systemd_with_its_unit(hosts):
     found = hosts.ask(software.service, systemd(255))
     assert all_ok(found) and found[0].found == "systemd 255, unit in /etc/systemd/system"
+    assert [f.found for f in found[1:]] == [
+        "LimitNOFILE is 65536 in kvd.service, 64 slabs",
+        "FileDescriptorStoreMax is 4097 in kvd.service, 64 slabs",
+    ]
+    assert all_ok(hosts.ask(software.service, systemd(255, files="infinity")))
+
+
+def test_a_unit_that_gives_too_little(hosts):
+    _, files, store = hosts.ask(software.service, systemd(255, "64", "511"))
+    assert is_told(files, Level.WARN, "is 511", "64 slabs", "LimitNOFILE=512 in kvd.service")
+    words = ("is 64", "a restart keeps", "FileDescriptorStoreMax=65 in kvd.service")
+    assert is_told(store, Level.WARN, *words)
+    assert all_ok(hosts.ask(software.service, systemd(255, "65", "512")))
 
 
 def test_systemd_without_the_unit_or_old(hosts):
-    assert is_told(hosts.ask(software.service, systemd(249))[0], Level.NOTE, "249", "254")
+    old = hosts.ask(software.service, systemd(229))[0]
+    assert is_told(old, Level.NOTE, "229", "236", "TimeoutStopSec")
     hosts.write({"etc/systemd/system/kvd.service": None})
     [found] = hosts.ask(software.service, systemd(255))
     assert is_told(found, Level.NOTE, "not installed", "systemctl daemon-reload")
+
+
+def _missing(words, **more):
+    raise FileNotFoundError(words[0])
 
 
 def test_a_systemd_that_does_not_answer(hosts):
@@ -128,6 +154,8 @@ def test_a_systemd_that_does_not_answer(hosts):
         raise subprocess.TimeoutExpired(words, 5)
 
     [found] = hosts.ask(software.service, hang)
+    assert all_ok([found]) and "unknown version" in found.found
+    [found] = hosts.ask(software.service, _missing)
     assert all_ok([found]) and "unknown version" in found.found
 
 
