@@ -14,7 +14,7 @@ import numpy as np
 from bench.operators import report_cli
 from bench.report import Report, progress, relative_alignment, touched
 from bench.scraping import free_address, lag_of, quantile
-from bench.serving import served
+from bench.serving import served, serving
 from kvd.client import BlockShape, Client, Dtype, Fetch, Keyspace, Prepared, Space
 from kvd.client.put import Put
 from kvd.limits import DIGEST_BYTES, MIB
@@ -23,6 +23,7 @@ from kvd.types import CLASS_COUNT
 LAYERS, HEADS, WIDTH, CHUNK_TOKENS, CHUNKS = 30, 3, 64, 64, 256
 STORED_MIB_MAX = 288  # Of one put, rounded up to what slabs of 64 MiB lose at their ends.
 ENCODED_REPEATS = 2
+STARTS, STARTS_FULL, START_DRAM = 3, 5, "4GiB"
 FETCHES = 9  # In a turn: a fetch is short, and the machine has other things to do.
 CONNECT_SECONDS, PUT_SECONDS = 30.0, 120.0
 SHAPE = BlockShape.of_attention(LAYERS, HEADS, WIDTH, Dtype.BF16)
@@ -102,6 +103,7 @@ def connected_space(client: Client) -> Space:
 def run(report: Report, full: bool) -> None:
     """Report all figures of `path`; full takes more repeats."""
     repeats = 9 if full else 5
+    report_start(report, STARTS_FULL if full else STARTS)
     puts = repeats + ENCODED_REPEATS + 1
     dram, metrics = f"{puts * STORED_MIB_MAX}MiB", free_address()
     flags = ("--metrics-listen", metrics)
@@ -130,6 +132,18 @@ def run(report: Report, full: bool) -> None:
     _report(report, note, copy.median, (fetch, read, put, encoded))
     told = f"of {looks} looks, while all that was done"
     report.figure("observe.loop_lag_p99_us", 1e6 * late_s, "us", note=told)
+
+
+def report_start(report: Report, starts: int) -> None:
+    """Report how long a daemon takes from its process's start to readiness, nothing being there."""
+    seconds = []
+    with progress("starting a daemon", total=starts) as advance:
+        for _ in range(starts):
+            with serving("--dram", START_DRAM) as daemon:
+                seconds.append(daemon.ready_seconds)
+            advance("")
+    note = f"empty directory, dram {START_DRAM}; median of {starts}, worst {max(seconds):.2f} s"
+    report.figure("daemon.start_seconds", statistics.median(seconds), "s", note=note)
 
 
 def _report(report: Report, note: str, copied_s: float, steps: tuple[Step, ...]) -> None:
