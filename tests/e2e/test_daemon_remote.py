@@ -219,8 +219,8 @@ def test_a_killed_client_is_gone_at_once(node, tcp):
 
 
 def test_a_peer_that_falls_silent_is_found(short_directory, monkeypatch):
-    monkeypatch.setattr(grpc_service, "KEEPALIVE_MS", 200)
-    monkeypatch.setattr(grpc_service, "KEEPALIVE_TIMEOUT_MS", 200)
+    monkeypatch.setattr(grpc_service, "KEEPALIVE_MS", 1000)
+    monkeypatch.setattr(grpc_service, "KEEPALIVE_TIMEOUT_MS", 3000)
     with (
         remote_node(short_directory) as node,
         Cable(node.here.tcp) as cable,
