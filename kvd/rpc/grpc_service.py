@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 
 import grpc
 from google.protobuf.message import Message
-from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from grpc_health.v1 import health, health_pb2
 from grpc_reflection.v1alpha import reflection, reflection_pb2
 
 from kvd.core.effects import FetchDone
@@ -21,6 +21,7 @@ from kvd.rpc.audit import Audit
 from kvd.rpc.credentials import Denied
 from kvd.rpc.entrance import Context, Entrance, token_of
 from kvd.rpc.grpc_call import Call, answering
+from kvd.rpc.grpc_reading import Reading
 from kvd.rpc.hello import check_hello, welcome_of
 from kvd.rpc.replies import reply_of
 from kvd.rpc.session import Session
@@ -30,7 +31,6 @@ from kvd.v1 import kvd_pb2 as pb
 from kvd.wire import FrameKind
 
 SERVICE = pb.DESCRIPTOR.services_by_name["Kvd"].full_name
-HEALTH_PREFIX = "/grpc.health.v1.Health/"
 UNARY = {
     "RegisterKeyspace": FrameKind.REGISTER_KEYSPACE,
     "Reserve": FrameKind.RESERVE,
@@ -48,6 +48,7 @@ NO_CREDENTIAL = (
     "client certificate with one of its client_names"
 )
 CALLS_MAX = 1024  # Of one tenant.
+CONNECTIONS_PER_SESSION = 2  # Of one door, for as many sessions as there may be.
 RETRY_MS = 100  # For a call, when a tenant has as many as it may.
 DEADLINE_MS_MAX = 0xFFFF_FFFF
 METADATA_BYTES_MAX = 8 * KIB
@@ -61,6 +62,10 @@ def server_options(limits: Limits) -> list[tuple[str, int]]:
     return [
         ("grpc.max_receive_message_length", limits.frame_bytes_max),
         ("grpc.max_send_message_length", limits.frame_bytes_max),
+        # Nobody is asked who he is before he calls, so at a socket too connections are bounded.
+        ("grpc.max_allowed_incoming_connections", CONNECTIONS_PER_SESSION * limits.sessions_max),
+        ("grpc.server_handshake_timeout_ms", 10_000),
+        ("grpc.max_connection_idle_ms", 300_000),  # Without any call: not even an Attach.
         # Of one connection; two more for an Attach and a look at the health.
         ("grpc.max_concurrent_streams", limits.requests_per_session_max + 2),
         ("grpc.max_metadata_size", METADATA_BYTES_MAX),
@@ -83,7 +88,7 @@ class GrpcDoor:
 
     def __init__(self, entrance: Entrance, sessions: Sessions, audit: Audit) -> None:
         self._entrance, self._sessions, self._audit = entrance, sessions, audit
-        self._health = _Health()
+        self._health, self._reading = _Health(), Reading()
         self._server: grpc.aio.Server | None = None
         self._calls: Counter[str] = Counter()
 
@@ -92,15 +97,15 @@ class GrpcDoor:
     ) -> None:
         """Bind and serve; raise what `bind` raises."""
         server = grpc.aio.server(options=options)
-        health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
-        server.add_generic_rpc_handlers((self._methods(), self._reflection()))
-        await self._health.set(SERVICE, health_pb2.HealthCheckResponse.SERVING)
+        server.add_generic_rpc_handlers(
+            (self._methods(), self._health.methods(), self._reflection())
+        )
         bind(server)
         await server.start()
         self._server = server
 
     async def drain(self) -> None:
-        await self._health.enter_graceful_shutdown()
+        self._health.status = health_pb2.HealthCheckResponse.NOT_SERVING
 
     async def close(self, grace_s: float) -> None:
         if self._server is not None:
@@ -108,12 +113,9 @@ class GrpcDoor:
 
     def _methods(self) -> grpc.GenericRpcHandler:
         methods = {name: self._unary(kind) for name, kind in UNARY.items()}
-        methods["Fetch"] = grpc.unary_stream_rpc_method_handler(
-            self._fetch, pb.FetchRequest.FromString, _serialize
-        )
-        methods["Attach"] = grpc.unary_stream_rpc_method_handler(
-            self._attach, pb.AttachRequest.FromString, _serialize
-        )
+        # As streams, though all have one message: those the library would read before it asks us.
+        methods["Fetch"] = grpc.stream_stream_rpc_method_handler(self._fetch, None, _serialize)
+        methods["Attach"] = grpc.stream_stream_rpc_method_handler(self._attach, None, _serialize)
         return grpc.method_handlers_generic_handler(SERVICE, methods)
 
     def _reflection(self) -> grpc.GenericRpcHandler:
@@ -121,9 +123,9 @@ class GrpcDoor:
         servicer = reflection.aio.ReflectionServicer(names)
 
         async def answer(requests: AsyncIterator[Message], context: Context) -> None:
-            await self._session(context)
-            async for reply in servicer.ServerReflectionInfo(requests, context):
-                await context.write(reply)
+            async with self._asking(context):
+                async for reply in servicer.ServerReflectionInfo(requests, context):
+                    await context.write(reply)
 
         method = grpc.stream_stream_rpc_method_handler(
             answer, reflection_pb2.ServerReflectionRequest.FromString, _serialize
@@ -133,21 +135,24 @@ class GrpcDoor:
         )
 
     def _unary(self, kind: FrameKind) -> grpc.RpcMethodHandler:
-        async def answer(request: Message, context: Context) -> Message:
+        message_type, _ = WISHES[kind]
+
+        async def answer(_: AsyncIterator[bytes], context: Context) -> Message:
             call = Call(traceparent_of(context))
             async with self._asking(context) as session:
+                request = await self._reading.message(session.tenant, message_type, context)
                 _ask(session, kind, request, context, call)
                 outcome = await call.next()
                 if isinstance(outcome, KvdError):
                     raise outcome
                 return reply_of(kind, outcome)
 
-        message_type, _ = WISHES[kind]
-        return grpc.unary_unary_rpc_method_handler(answer, message_type.FromString, _serialize)
+        return grpc.stream_unary_rpc_method_handler(answer, None, _serialize)
 
-    async def _fetch(self, request: pb.FetchRequest, context: Context) -> None:
+    async def _fetch(self, _: AsyncIterator[bytes], context: Context) -> None:
         call = Call(traceparent_of(context))
         async with self._asking(context) as session:
+            request = await self._reading.message(session.tenant, pb.FetchRequest, context)
             number = _ask(session, FrameKind.FETCH, request, context, call)
             try:
                 while isinstance(told := await call.next(), pb.FetchReply):
@@ -160,15 +165,16 @@ class GrpcDoor:
             assert isinstance(told, FetchDone), told
             await context.write(pb.FetchReply(done=reply_of(FrameKind.FETCH, told)))
 
-    async def _attach(self, request: pb.AttachRequest, context: Context) -> None:
+    async def _attach(self, _: AsyncIterator[bytes], context: Context) -> None:
         """Begin a session; whatever ends this call, its caller's death included, ends it."""
         try:
             tenant = self._entrance.tenant_of(context)
         except Denied as denied:
             self._audit.denied("attach", context.peer(), denied.why)
             await context.abort(grpc.StatusCode.UNAUTHENTICATED, NO_CREDENTIAL)
-        hello, stream = request.hello, AttachStream()
         async with answering(context):
+            request = await self._reading.message(tenant, pb.AttachRequest, context)
+            hello, stream = request.hello, AttachStream()
             check_hello(hello)
             session, epoch = self._sessions.attach(tenant, stream)
             session.client, session.transport = hello.client, context.peer()
@@ -215,10 +221,25 @@ class GrpcDoor:
         return session
 
 
-class _Health(health.aio.HealthServicer):
-    """Answers anybody, but holds nothing for anybody: a watch would cost as long as it lasts."""
+class _Health:
+    """Answers anybody, and holds nothing for anybody: it says of the daemon what it is asked of any
+    service, without reading which, as what nobody is known to have sent is not read."""
 
-    async def Watch(self, request: health_pb2.HealthCheckRequest, context: Context) -> None:
+    def __init__(self) -> None:
+        self.status = health_pb2.HealthCheckResponse.SERVING
+
+    def methods(self) -> grpc.GenericRpcHandler:
+        methods = {
+            "Check": grpc.stream_unary_rpc_method_handler(self._check, None, _serialize),
+            "Watch": grpc.stream_stream_rpc_method_handler(self._watch, None, _serialize),
+        }
+        return grpc.method_handlers_generic_handler(health.SERVICE_NAME, methods)
+
+    async def _check(self, _: AsyncIterator[bytes], context: Context) -> Message:
+        return health_pb2.HealthCheckResponse(status=self.status)
+
+    async def _watch(self, _: AsyncIterator[bytes], context: Context) -> None:
+        """A watch would cost as long as it lasts."""
         await context.abort(grpc.StatusCode.UNIMPLEMENTED, "ask Check; there is no Watch here")
 
 

@@ -17,7 +17,6 @@ from kvd.rpc.credentials import Credentials
 from kvd.rpc.tokens import check_private
 from kvd.settings_values import Address
 
-CONNECTIONS_MAX = 512
 INT_MAX = (1 << 31) - 1
 
 _log = logging.getLogger("kvd.tcp")
@@ -68,9 +67,6 @@ def tcp_options() -> list[tuple[str, int]]:
     return [
         # Else a second daemon would share the port, and get half of the connections.
         ("grpc.so_reuseport", 0),
-        ("grpc.max_allowed_incoming_connections", CONNECTIONS_MAX),
-        ("grpc.server_handshake_timeout_ms", 10_000),
-        ("grpc.max_connection_idle_ms", 300_000),  # Without any call: not even an Attach.
         # A session is a call of a connection; one with an age would end sessions that are well.
         ("grpc.max_connection_age_ms", INT_MAX),
         ("grpc.max_connection_age_grace_ms", INT_MAX),
