@@ -10,10 +10,15 @@ import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
+from kvd.limits import Limits
 from kvd.rpc import tokens
 from kvd.rpc.audit import LINES_AT_ONCE
-from kvd.rpc.grpc_service import CALLS_MAX, NO_CREDENTIAL, NO_TOKEN
-from kvd.rpc.tcp import CONNECTIONS_MAX
+from kvd.rpc.grpc_service import (
+    CALLS_MAX,
+    CONNECTIONS_PER_SESSION,
+    NO_CREDENTIAL,
+    NO_TOKEN,
+)
 from kvd.v1 import kvd_pb2 as pb
 from kvd.v1 import kvd_pb2_grpc as pb_grpc
 from tests.e2e.certificates import DAY, Authority
@@ -223,11 +228,9 @@ def test_a_flood_of_pings_is_cut_off(node):
         assert b"too_many_pings" in heard
 
 
-def test_connections_are_bounded(short_directory, monkeypatch):
-    monkeypatch.setattr("kvd.rpc.tcp.CONNECTIONS_MAX", 3)
-    assert CONNECTIONS_MAX > 3
-    with remote_node(short_directory) as node:
-        held = [dial(node) for _ in range(3)]
+def test_connections_are_bounded(short_directory):
+    with remote_node(short_directory, Limits(sessions_max=2)) as node:
+        held = [dial(node) for _ in range(2 * CONNECTIONS_PER_SESSION)]
         assert all(connection.recv(1) for connection in held)
         with dial(node) as one_more, contextlib.suppress(ConnectionResetError):
             assert one_more.recv(1) == b""
