@@ -12,11 +12,11 @@ from kvd.testing.clearing import Clear
 from kvd.testing.client import Client
 from kvd.testing.putting import Put
 from kvd.testing.reading import Fetch
+from kvd.testing.situations import TENANTS
 
 if TYPE_CHECKING:
     from kvd.testing.world import World
 
-TENANTS = ("red", "blue")
 CLIENTS = 3  # Open at a time, more or less.
 
 

@@ -10,6 +10,7 @@ import numpy as np
 from kvd.clock import NS_PER_S
 from kvd.core.effects import Reserved
 from kvd.core.events import LookupWanted, ReserveWanted, SealWanted
+from kvd.core.quotas import Quota
 from kvd.core.transitions import SlabState, StripState
 from kvd.identity import chain_digests
 from kvd.limits import PAGE_BYTES
@@ -49,7 +50,9 @@ def settle(world: "World", tenants: tuple[str, ...]) -> None:
         begin_day(world)
         bounded = world.ssd.daily_write_bytes  # What waited for this day may use it up.
         for tenant in tenants if not bounded else ():
-            _store(world, tenant, durable=True)
+            # At a quota of disk, what is there may be worth more.
+            if world.state.config.quotas.get(tenant, Quota()).ssd_bytes is None:
+                _store(world, tenant, durable=True)
     for tenant in tenants:
         _store(world, tenant)
 

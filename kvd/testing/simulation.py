@@ -1,8 +1,8 @@
 """The door of the simulated world: one seed in, a judged life out."""
 
-from kvd.testing.life import TENANTS
 from kvd.testing.lives import live
 from kvd.testing.settling import settle
+from kvd.testing.situations import TENANTS
 from kvd.testing.world import Result, World
 
 EVENTS = 300  # That the core takes before everybody stops; settling adds some.

@@ -1,5 +1,7 @@
 """The rare situations that the simulated world must have been in, so that it shows something."""
 
+TENANTS = ("red", "blue")
+
 # Each must happen over the seeds of a test, or the world does not show what it claims to show.
 UNTIERED = (
     "a coalesced seal", "a seal in parts", "a skipped seal", "an orphaned seal",
@@ -20,7 +22,7 @@ UNTIERED = (
     "a slab failed", "a slab destroyed", "a foreign slab made anew",
     "a session ended while its process lives", "a session closed while its process lives",
     "a process gone at once", "draining",
-    "refused: capacity", "refused: growing", "refused: prefix broken",
+    "refused: capacity", "refused: quota", "refused: growing", "refused: prefix broken",
     "refused: lost reservation", "refused: draining",
     "refused: too many keyspaces", "refused: too many reservations", "refused: too many leases",
     "refused: too many leased bytes", "refused: too many requests",
@@ -50,5 +52,7 @@ TIERED = (
     "a prefetch from disk", "a clear", "a clear with readers", "a clear too late",
     "a clear without a tier", "a prefix pinned", "an eviction by an operator",
     "a copy taken over",
+    "a chunk left in dram for its quota", "a chunk off the disk for its quota",
+    "a quota below what is on disk",
 )  # fmt: skip
 SOMETIMES = (*UNTIERED, *TIERED)

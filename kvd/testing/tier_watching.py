@@ -10,6 +10,7 @@ from kvd.core import effects as out
 from kvd.core.counts import Shed
 from kvd.core.effects import WHOLE, WHOLES, Promise, Shortfall
 from kvd.core.events import Delivery, Event, FetchWanted, PrefetchWanted
+from kvd.core.story import Why
 from kvd.errors import ErrorKind, KvdError
 from kvd.testing.media import RowKey
 from kvd.testing.oracles import Wish
@@ -21,6 +22,10 @@ COUNTED = {
     "tier degraded": lambda counts: counts.ssd_degradations.total(),
     "tier recovered": lambda counts: counts.ssd_recoveries.total(),
     "budget shrunk": lambda counts: counts.ssd_budget_shrinks.total(),
+    "a chunk left in dram for its quota": lambda counts: counts.ssd_shed_chunks[Shed.QUOTA],
+    "a chunk off the disk for its quota": lambda counts: sum(
+        count for key, count in counts.evicted_strips.items() if key[-1] == Why.SSD_QUOTA
+    ),
     "day budget spent": lambda counts: counts.ssd_shed_chunks[Shed.DAILY_BOUND],
     "a segment reclaimed": lambda counts: counts.ssd_segments_cleared.total(),
 }

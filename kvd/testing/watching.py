@@ -11,6 +11,7 @@ from kvd.errors import ErrorKind, KvdError
 from kvd.limits import DIGEST_BYTES
 from kvd.testing.counting import Tally
 from kvd.testing.oracles import Wish, check_done, check_found, require
+from kvd.testing.sharing import Sharing
 from kvd.testing.tier_watching import TierWatch
 
 if TYPE_CHECKING:
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 
 REFUSED_PUTS = {
     NotAdmitted.CAPACITY: "refused: capacity",
+    NotAdmitted.QUOTA: "refused: quota",
     NotAdmitted.GROWING: "refused: growing",
     NotAdmitted.PREFIX_BROKEN: "refused: prefix broken",
 }
@@ -36,6 +38,7 @@ class Watch:
         self._ready_bytes = self._limbo = self._lost = 0
         self._filling = False
         self._tier, self._tally = TierWatch(world), Tally(world)
+        self._sharing = Sharing(world)
 
     def before(self, event: told.Event) -> None:
         state = self.state
@@ -73,6 +76,7 @@ class Watch:
                 if self._slabs.get(effect.slab) == SlabState.IDLE:
                     self.saw("a foreign slab made anew")
         self._tier.after(event, effects)
+        self._sharing.after(event)
         self._tally.after(event, effects)
 
     def _after_tick(self, effects: list[out.Effect]) -> None:

@@ -9,7 +9,7 @@ import heapq
 import random
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass, fields, is_dataclass, replace
 
 import numpy as np
 
@@ -39,7 +39,8 @@ from kvd.testing.oracles import (
     check_promise,
     check_ready,
 )
-from kvd.testing.situations import SOMETIMES
+from kvd.testing.sharing import draw_quotas
+from kvd.testing.situations import SOMETIMES, TENANTS
 from kvd.testing.tier import Tier
 from kvd.testing.watching import Watch
 from kvd.types import Dtype, Lane, Shard, ShardScheme
@@ -89,6 +90,8 @@ class World:
         if left is not None and dram_bytes >= least * left.slab_bytes and self.fate.random() < 0.2:
             dram_bytes -= left.slab_bytes
         config = CoreConfig(dram_bytes, self.limits, self.ssd)
+        quotas = draw_quotas(self.seed, self.starts, config, TENANTS)
+        config = replace(config, quotas=quotas)
         self.state = new_state(config, epoch=self.seed + self.starts * 1_000_003)
         self.tier: Tier | None = None
         if self.ssd is not None:
