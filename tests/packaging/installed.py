@@ -3,11 +3,14 @@
 import os
 import subprocess
 import sys
-import sysconfig
 import tarfile
 import venv
 from dataclasses import dataclass
+from importlib import metadata
 from pathlib import Path
+
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).resolve().parents[2]
 DEADLINE_S = 120.0
@@ -58,7 +61,7 @@ def unpack(archive: Path, directory: Path) -> Path:
 
 @dataclass(frozen=True, slots=True)
 class Environment:
-    """A virtual environment with the wheel; dependencies are those of this interpreter."""
+    """A virtual environment with the wheel, and what it asks for, linked from this one's."""
 
     directory: Path
 
@@ -86,6 +89,38 @@ def install(wheel: Path, directory: Path) -> Environment:
     run([*pip, made.python, "install", "--no-index", "--no-deps", wheel], directory)
     where = "import sysconfig; print(sysconfig.get_path('purelib'))"
     site = Path(made.run(made.python, "-c", where).stdout.strip())
-    # Only the path: what is in there as *.pth, as kvd's own source tree, is not followed.
-    (site / "dependencies.pth").write_text(sysconfig.get_path("purelib") + "\n")
+    required = made.run(made.python, "-c", "from importlib import metadata as m; "
+                        "print('\\n'.join(m.requires('kvd')))").stdout  # fmt: skip
+    for distribution in needed(required.splitlines()):
+        _link(distribution, site)
     return made
+
+
+def needed(requirements: list[str]) -> list[metadata.Distribution]:
+    """Return what requirements bring in, extras left out, as it is installed here."""
+    found: dict[str, metadata.Distribution] = {}
+    waiting = list(requirements)
+    while waiting:
+        requirement = Requirement(waiting.pop())
+        wanted = requirement.marker is None or requirement.marker.evaluate({"extra": ""})
+        name = canonicalize_name(requirement.name)
+        if wanted and name not in found:
+            found[name] = metadata.distribution(name)
+            waiting += found[name].requires or []
+    return list(found.values())
+
+
+def _link(distribution: metadata.Distribution, site: Path) -> None:
+    """Have a distribution in another environment, by links to its files here."""
+    for name in {file.parts[0] for file in distribution.files or ()} - {"..", "__pycache__"}:
+        place, source = site / name, Path(str(distribution.locate_file(name)))
+        if source.is_dir() and place.exists():  # A namespace of several distributions.
+            for each in source.iterdir():
+                if not (place / each.name).exists():
+                    (place / each.name).symlink_to(each)
+        elif source.is_dir() and not (source / "__init__.py").exists() and "." not in name:
+            place.mkdir()
+            for each in source.iterdir():
+                (place / each.name).symlink_to(each)
+        elif not place.exists():
+            place.symlink_to(source)

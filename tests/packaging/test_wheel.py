@@ -95,8 +95,13 @@ def test_nothing_of_the_source_tree_is_seen(environment):
     assert environment.run(environment.kvd, "--version").stdout.startswith("kvd 0.")
 
 
+def test_what_is_not_asked_for_is_not_there(environment):
+    code = "from importlib.util import find_spec; print(find_spec('torch'), find_spec('pytest'))"
+    assert environment.run(environment.python, "-c", code).stdout.split() == ["None", "None"]
+
+
 def test_every_module_of_the_wheel_is_imported(environment, names):
-    """Catch a module that needs what the wheel leaves out."""
+    """Catch a module that needs what the wheel leaves out, or what its metadata do not name."""
     heavy = ("kvd/speculate/", "kvd/engines/")  # They need torch.
     modules = sorted(
         name.removesuffix("/__init__.py").removesuffix(".py").replace("/", ".")
