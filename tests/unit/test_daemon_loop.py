@@ -43,12 +43,12 @@ def with_daemon(tmp_path, use):
     asyncio.run(main())
 
 
-def test_the_day_and_what_was_recovered_come_before_all_else(tmp_path, posted):
+def test_what_was_recovered_and_the_day_come_before_all_else(tmp_path, posted):
     async def use(daemon):
         daemon.start()
 
     with_daemon(tmp_path, use)
-    assert [type(event) for event in posted[:2]] == [DayBegan, Recovered]
+    assert [type(event) for event in posted[:2]] == [Recovered, DayBegan]
 
 
 def test_a_day_is_told_once(tmp_path, posted, monkeypatch):
