@@ -32,6 +32,7 @@ from kvd.units import human
 EXIT_OK = 0
 EXIT_CANNOT_START = 2
 
+SWITCH_SECONDS = 0.0005
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 
 _log = logging.getLogger("kvd.serve")
@@ -115,8 +116,12 @@ def _observer(config: ServeConfig, found: FoundTier | None) -> Observer:
 def _tune_process() -> None:
     """Keep freed memory, as fresh memory costs many times a copy; allow all descriptors there are.
 
+    The loop waits for no other thread's Python longer than it must: a scrape costs tens of
+    milliseconds of it.
+
     Files and sockets are the daemon's own until it says otherwise.
     """
+    sys.setswitchinterval(SWITCH_SECONDS)
     libc = ctypes.CDLL(None)
     libc.mallopt(_M_MMAP_THRESHOLD, GIB)
     libc.mallopt(_M_TRIM_THRESHOLD, 2 * GIB - 1)

@@ -182,7 +182,9 @@ def _place(state: State, rows: LeftRows, found: _Found) -> None:
     parents = index.parent[numbers]
     behind = parents != NO_ROW
     np.add.at(index.children, parents[behind], fresh[behind].astype(index.children.dtype))
-    add_by_class(state.counts.adopted_strips, np.nonzero(taken)[1])
+    classes = np.nonzero(taken)[1]
+    add_by_class(state.counts.adopted_strips, classes)
+    add_by_class(state.counts.adopted_bytes, classes, index.size[numbers][taken])
     strips = numbers[:, None] * CLASS_COUNT + np.arange(CLASS_COUNT)
     index.copies.add_all(strips[taken & ~fresh])
     changed = fresh.any(axis=1)

@@ -71,6 +71,7 @@ class Counts:
     # Taken over from the daemon before.
     adopted_slabs: Counter = _family()
     adopted_strips: Counter = _family()  # class
+    adopted_bytes: Counter = _family()  # class
     # What left.
     evicted_strips: Counter = _family()  # tenant, tier, class, reason
     evicted_bytes: Counter = _family()  # tenant, tier, class, reason
@@ -82,7 +83,7 @@ class Counts:
     ssd_durable_strips: Counter = _family()  # class; those that only moved are not in it
     ssd_moved_strips: Counter = _family()  # class
     ssd_read_strips: Counter = _family()  # class
-    ssd_read_bytes: Counter = _family()  # class
+    ssd_read_bytes: Counter = _family()  # class; of strips that are whole
     ssd_read_faults: Counter = _family()  # kind
     ssd_commits: Counter = _family()
     ssd_commit_faults: Counter = _family()  # kind

@@ -165,8 +165,6 @@ def on_strips_read(state: State, event: StripsRead) -> list[Effect]:
         effects = _on_faults(state, event, batch)
         good = event.kinds == 0
         strips, bits = strips[good], bits[good]
-    sizes = batch.sizes[event.items[event.kinds == 0]]
-    add_by_class(state.counts.ssd_read_bytes, strips % CLASS_COUNT, sizes)
     np.bitwise_and.at(index.missing.reshape(-1), strips, ~bits)
     if event.busy:
         _on_hung(state, batch.strips[event.items])
@@ -244,6 +242,7 @@ def _settle_good(state: State, strips: np.ndarray) -> None:
         whole = Extent(slab, 0, int(sizes[slabs == slab].sum(dtype=np.int64)))
         move_bytes(state, whole, StripState.FILLING, StripState.READY)
     add_by_class(state.counts.ssd_read_strips, strips % CLASS_COUNT)
+    add_by_class(state.counts.ssd_read_bytes, strips % CLASS_COUNT, sizes)
     on_disk = index.segment.reshape(-1)[strips] != 0
     index.copies.add_all(strips[on_disk])
 

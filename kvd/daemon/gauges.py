@@ -1,20 +1,17 @@
 """Reads the core's state as numbers, by the names of the table of metrics. Changes nothing.
 
-Called on the loop's thread: sums over slabs, segments and sessions, and over columns of the index.
+Called on the loop's thread: sums over slabs, segments, sessions and trees, never over chunks.
 """
 
 from collections import Counter
 from dataclasses import fields
 
-import numpy as np
-
-from kvd.core.counts import Counts
+from kvd.core.counts import DRAM, Counts
 from kvd.core.slabs import is_own
 from kvd.core.ssd import Ssd
 from kvd.core.state import State
 from kvd.core.transitions import SlabState, StripState
 from kvd.observe.samples import Reading, Series
-from kvd.types import CLASS_COUNT
 
 
 def read_counts(counts: Counts) -> Reading:
@@ -58,24 +55,18 @@ def _of_slabs(state: State) -> Reading:
 
 
 def _of_index(state: State) -> Reading:
-    """Sum up columns; of the ssd tier by tenant, as segments say the rest."""
-    index = state.index
+    """Of what is in dram no column is summed: it is what came in less what went."""
     chunks: Counter[tuple[str]] = Counter()
-    for tree in index.trees:
+    for tree in state.index.trees:
         chunks[tree.tenant,] += len(tree.rows)
-    in_dram = np.where(index.slab != 0, index.size, 0).sum(axis=0, dtype=np.int64).tolist()
-    reading = {
-        "kvd_chunks": chunks,
-        "kvd_dram_class_bytes": {(c,): in_dram[c] for c in range(CLASS_COUNT)},
-    }
-    if state.ssd is None:
-        return reading
-    on_disk = np.where(index.segment != 0, index.size, 0).sum(axis=1, dtype=np.int64)
-    sums = np.bincount(index.tree_id, on_disk, max(1, len(index.trees)))
-    held: Counter[tuple[str]] = Counter()
-    for tree in index.trees:
-        held[tree.tenant,] += int(sums[tree.id])
-    return {**reading, "kvd_ssd_tenant_bytes": held}
+    counts = state.counts
+    in_dram = Counter(counts.adopted_bytes)
+    in_dram.update(counts.ssd_read_bytes)
+    for (_, plane_class), size_bytes in counts.sealed_bytes.items():
+        in_dram[plane_class] += size_bytes
+    for (_, tier, plane_class, _), size_bytes in counts.evicted_bytes.items():
+        in_dram[plane_class] -= size_bytes * (tier == DRAM)
+    return {"kvd_chunks": chunks, "kvd_dram_class_bytes": _by_labels(in_dram)}
 
 
 def _of_sessions(state: State) -> Reading:
@@ -108,6 +99,7 @@ def _of_ssd(ssd: Ssd) -> Reading:
         "kvd_ssd_segments": {(life,): count for life, count in ssd.lives.items()},
         "kvd_ssd_segment_bytes": {(): ssd.config.segment_bytes},
         "kvd_ssd_class_bytes": live,
+        "kvd_ssd_tenant_bytes": _by_labels(ssd.used),
         "kvd_ssd_free_bytes": {(n,): each.free_bytes or 0 for n, each in directories},
         "kvd_ssd_directory_degraded": {(n,): each.fault is not None for n, each in directories},
         "kvd_ssd_catalog_degraded": {(): (ssd.catalog_fault or ssd.map_full) is not None},

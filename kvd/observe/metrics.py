@@ -218,6 +218,7 @@ _DRAM = (
     _gauge("slabs", (Label("state", SLABS),), "Slabs by state.", "orphan: their writer vanished."),
     _total("adopted_slabs", (), "Slabs of the daemon before.", "0 after a start: it was cold."),
     _total("adopted_strips", (_CLASS,), "Strips found in them, with their root.", "As above."),
+    _total("adopted_bytes", (_CLASS,), "Bytes of those strips.", "As above."),
     _total("slabs_made", (), "Slabs that became capacity.", "At a start, and as tenants change."),
     _total("slabs_failed", (), "Slabs that could not be made.", "The host is short of memory."),
     _total(
@@ -242,7 +243,7 @@ _SSD = (
     _gauge("ssd_segments", (Label("life", LIVES),), "Segments by life.", "free: room."),
     _gauge("ssd_segment_bytes", (), "Size of a segment.", "Fixed when directories are made."),
     _gauge("ssd_class_bytes", (_CLASS,), "Bytes of strips on disk.", "What a restart finds."),
-    _gauge("ssd_tenant_bytes", (_TENANT,), "Bytes of strips on disk.", "Who uses the disk."),
+    _gauge("ssd_tenant_bytes", (_TENANT,), "Bytes on disk, or on their way.", "Who uses the disk."),
     _gauge(
         "ssd_free_bytes", (_DIRECTORY,), "Free space of a directory's file system, as last seen.",
         "Low: segments are given up for others.",
@@ -278,7 +279,7 @@ _SSD = (
     ),
     _total("ssd_durable_chunks", (), "Chunks settled by commits, moved ones too.", "Write-back."),
     _total("ssd_read_strips", (_CLASS,), "Strips read into dram, whole.", "Reloads."),
-    _total("ssd_read_bytes", (_CLASS,), "Bytes read.", "Load of the disks."),
+    _total("ssd_read_bytes", (_CLASS,), "Bytes of those strips.", "Load of the disks."),
     _total("ssd_read_faults", (_FAULT,), "Pieces not read, by kind of fault.", "A disk fails."),
     _total("ssd_commits", (), "Commits of the catalog that are durable.", "Write-back is alive."),
     _total("ssd_commit_faults", (_FAULT,), "Commits that failed.", "The catalog's disk fails."),
