@@ -18,6 +18,7 @@ UNBOUND_FRAME_BYTES_MAX = 1 * KIB  # Before anybody is known to be there.
 # Unsent bytes at which pieces wait and requests are not read; the socket holds 0.2 MiB more.
 UNSENT_BYTES_MAX = 1 * MIB
 LINGER_SECONDS = 1.0  # For the last frame of a stream that is closed.
+FRAMES_AT_ONCE = 16  # Of one client, before others have their turn of the loop.
 
 
 class Reader(Protocol):
@@ -39,6 +40,7 @@ class MessageStream:
         self, make_reader: "Callable[[MessageStream], Reader]", contain: Callable[..., None]
     ) -> None:
         self.is_paused = False
+        self._has_more = False  # Frames are there that had no turn yet.
         self._contain = contain
         self.frames = FrameBuffer(UNBOUND_FRAME_BYTES_MAX)
         self._transport: asyncio.Transport | None = None
@@ -94,16 +96,35 @@ class MessageStream:
             self._transport.abort()
 
     def _take_frames(self) -> None:
+        """Take in a turn's worth; while more are there, nothing is read and the loop goes round."""
+        if self._has_more:
+            return  # Their turn comes by itself.
         try:
-            while not self.is_paused and self._transport is not None:
-                if self._transport.is_closing() or (frame := self.frames.take()) is None:
+            for _ in range(FRAMES_AT_ONCE):
+                if self.is_paused or self._transport is None or self._transport.is_closing():
+                    return
+                if (frame := self.frames.take()) is None:
                     return
                 self._reader.on_frame(*frame)
         except FrameError as error:
             self.refuse(error.number, invalid(error.message))
+            return
+        if self._transport is not None:
+            self._has_more = True
+            self._transport.pause_reading()
+            asyncio.get_running_loop().call_soon(self._contain, self.abort, self._next_turn)
+
+    def _next_turn(self) -> None:
+        self._has_more = False
+        self._take_frames()
+        self._read_on()
 
     def _resume(self) -> None:
         self._reader.on_room()
         self._take_frames()
-        if self._transport is not None and not self.is_paused:
+        self._read_on()
+
+    def _read_on(self) -> None:
+        """Read again, unless frames that are there have to wait."""
+        if self._transport is not None and not (self.is_paused or self._has_more):
             self._transport.resume_reading()
