@@ -69,8 +69,8 @@ _REQUESTS = (
         "It asks more than it may; kvd_requests_total does not count them.",
     ),
     _total(
-        "denied", (Label("what", ("attach", "call")),),
-        "Attempts by gRPC whose credential was none, or somebody else's.",
+        "denied", (Label("what", ("attach", "call", "session")),),
+        "Attempts by gRPC whose credential was none, or somebody else's; sessions of other users.",
         "Somebody guesses, or was left behind when tokens changed: the log has addresses.",
     ),
     _total(

@@ -75,7 +75,7 @@ class Observer:
         self._rate_refused[tenant,] += 1
 
     def denied(self, what: str) -> None:
-        """An attach or another call showed no credential that is good."""
+        """Somebody showed no credential that is good, or is no user of the tenant."""
         self._denied[what,] += 1
 
     def read(self) -> Reading:

@@ -5,13 +5,13 @@ One door for each tenant: the path that a client comes by is the tenant it belon
 
 import asyncio
 import contextlib
-import logging
 import os
 import socket
 from collections.abc import Callable
 
 from kvd.core.events import SlabDetached
 from kvd.errors import ErrorKind, KvdError
+from kvd.rpc.audit import Audit
 from kvd.rpc.hello import check_hello, welcome_of
 from kvd.rpc.peers import Peer, peer_of
 from kvd.rpc.requests import StreamRequests
@@ -24,8 +24,7 @@ from kvd.v1 import kvd_pb2 as pb
 
 HANDSHAKE_SECONDS = 10.0
 PENDING_MAX = 64  # Connections of each kind that are nobody's yet.
-
-_log = logging.getLogger("kvd.sessions")
+STRANGERS_MAX = 8  # Of those, who may not come in: they are heard, to be told so.
 
 
 class Door:
@@ -37,9 +36,10 @@ class Door:
         sessions: Sessions,
         allowed_uids: frozenset[int],
         contain: Callable[..., None],
+        audit: Audit,
     ) -> None:
         self.tenant, self.sessions = tenant, sessions
-        self.contain = contain
+        self.contain, self._audit = contain, audit
         self._allowed_uids = allowed_uids
         self._pending_channels: set[_Client] = set()
         self._pending_streams: set[_StreamPeer] = set()
@@ -47,16 +47,18 @@ class Door:
         self._no_stream = asyncio.Event()
 
     async def accept_channel(self, connection: socket.socket) -> None:
-        if len(self._pending_channels) >= PENDING_MAX:
+        peer = peer_of(connection)
+        if self._is_full(self._pending_channels, peer):
             connection.close()
             return
-        self._pending_channels.add(_Client(self, connection))
+        self._pending_channels.add(_Client(self, peer, connection))
 
     async def accept_stream(self, connection: socket.socket) -> None:
-        if len(self._pending_streams) >= PENDING_MAX:
+        who = peer_of(connection)
+        if self._is_full(self._pending_streams, who):
             connection.close()
             return
-        peer = _StreamPeer(self, peer_of(connection))
+        peer = _StreamPeer(self, who)
         self._pending_streams.add(peer)
         self._open_streams.add(peer)
         loop = asyncio.get_running_loop()
@@ -74,6 +76,12 @@ class Door:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._no_stream.wait(), seconds)
 
+    def _is_full(self, pending: "set[_Client] | set[_StreamPeer]", peer: Peer) -> bool:
+        """Strangers have a bound of their own, and take no place of those who may come in."""
+        allowed = peer.uid in self._allowed_uids
+        alike = sum((each.peer.uid in self._allowed_uids) == allowed for each in pending)
+        return alike >= (PENDING_MAX if allowed else STRANGERS_MAX)
+
     def channel_settled(self, client: "_Client") -> None:
         """Count a connection no longer among those that are nobody's."""
         self._pending_channels.discard(client)
@@ -90,9 +98,8 @@ class Door:
     def check(self, peer: Peer) -> None:
         if peer.uid not in self._allowed_uids:
             allowed = " ".join(str(uid) for uid in sorted(self._allowed_uids))
-            told = "denied uid %d (pid %d) at tenant %s"
-            about = {"tenant": self.tenant}
-            _log.warning(told, peer.uid, peer.pid, self.tenant, extra=about)
+            who = f"uid {peer.uid} (pid {peer.pid})"
+            self._audit.denied("session", who, f"not a user of tenant {self.tenant}")
             raise KvdError(
                 ErrorKind.DENIED,
                 f"uid {peer.uid} may not use tenant {self.tenant}; allowed are {allowed} "
@@ -120,9 +127,9 @@ class Door:
 class _Client:
     """One connection of the slab channel, before and after its session begins."""
 
-    def __init__(self, door: Door, connection: socket.socket) -> None:
+    def __init__(self, door: Door, peer: Peer, connection: socket.socket) -> None:
         loop = asyncio.get_running_loop()
-        self._door, self._peer = door, peer_of(connection)
+        self._door, self.peer = door, peer
         self._session: Session | None = None
         self._channel = SlabChannel(connection, loop, self._on_message, self._on_closed)
         self._timer = loop.call_later(HANDSHAKE_SECONDS, self._channel.close)
@@ -142,7 +149,7 @@ class _Client:
         self._timer.cancel()
         self._door.channel_settled(self)
         try:
-            self._session = self._door.welcome(hello, self._peer, self._channel)
+            self._session = self._door.welcome(hello, self.peer, self._channel)
         except KvdError as error:
             self._channel.refuse(error)
 
@@ -157,7 +164,7 @@ class _StreamPeer:
     """Who is behind one connection of the message stream, until it is bound."""
 
     def __init__(self, door: Door, peer: Peer) -> None:
-        self._door, self._peer = door, peer
+        self._door, self.peer = door, peer
         self._is_pending = True
         self._timer: asyncio.TimerHandle | None = None
 
@@ -171,8 +178,8 @@ class _StreamPeer:
             self._timer = loop.call_later(HANDSHAKE_SECONDS, stream.abort)
 
     def bind(self, nonce: bytes) -> Session:
-        self._door.check(self._peer)
-        session = self._door.sessions.bind(self._door.tenant, self._peer.uid, nonce)
+        self._door.check(self.peer)
+        session = self._door.sessions.bind(self._door.tenant, self.peer.uid, nonce)
         self._door.stream_settled(self)
         self._settle()
         return session

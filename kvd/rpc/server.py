@@ -7,6 +7,7 @@ import asyncio
 import logging
 import os
 import socket
+import stat
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -134,7 +135,9 @@ class Server:
         mode = 0o666 if shared else 0o600
         directory = config.directory / tenant
         make_directory(directory, 0o755 if shared else 0o700)
-        door = Door(tenant, self._sessions, config.allowed_uids, contain)
+        if shared:
+            open_to_others(directory)
+        door = Door(tenant, self._sessions, config.allowed_uids, contain, self._audit)
         self._doors.append(door)
         session_path, slabs_path, grpc_path = (directory / name for name in SOCKET_NAMES)
         for path, kind, take in (
@@ -204,3 +207,10 @@ def make_directory(path: Path, mode: int) -> None:
             raise KvdError(ErrorKind.INVALID, f"{path} is not a directory") from None
         return
     path.chmod(mode)
+
+
+def open_to_others(path: Path) -> None:
+    """Let others into a directory that was made when one user was allowed, by this user."""
+    found = path.stat()
+    if (stat.S_IMODE(found.st_mode), found.st_uid) == (0o700, os.geteuid()):
+        path.chmod(0o755)

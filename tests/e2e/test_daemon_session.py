@@ -430,7 +430,7 @@ def test_a_foreign_uid_is_denied_by_name(short_directory):
         )
         assert child.stdout.startswith(str(pb.DENIED)), child.stderr
         assert str(NOBODY) in child.stdout and "12345" in child.stdout
-        daemon.wait_line(f"denied uid {NOBODY}")
+        daemon.wait_line(f"denied session from uid {NOBODY}")
 
 
 REOPEN = """
