@@ -20,6 +20,7 @@ from kvd.errors import ErrorKind, KvdError
 from kvd.types import PlaneClass
 
 ROWS_PER_STEP = 256
+CLEARS_MAX = 64  # Under way at a time, those that were answered LATE included.
 
 
 def on_clear(state: State, event: ClearWanted) -> None:
@@ -42,6 +43,9 @@ def begin(state: State, request: int, session: int, trees: list[Tree], deadline_
     if state.ssd is not None and state.ssd.broken is not None:
         message = f"clear cannot be made durable: {state.ssd.broken.message}"
         raise KvdError(ErrorKind.UNAVAILABLE, message)
+    if len(state.clears) >= CLEARS_MAX:
+        message = f"{CLEARS_MAX} clears are under way, the most"
+        raise KvdError(ErrorKind.OVERLOADED, message, retry_after_ms=1000)
     digests = {tree.digest for tree in trees}
     for pin in [pin for pin in state.pins.values() if pin.digest in digests]:
         unpin(state, pin)
@@ -84,6 +88,7 @@ def advance(state: State) -> list[Effect]:
         if not len(clear.rows) and (not clear.untold or _all_told(state)):
             effects += _answer(state, clear, Cleared(clear.chunks, clear.held))
         elif clear.deadline_ns <= state.now_ns:
+            # What is left of it goes on: else the catalog would bring it back with a restart.
             late = KvdError(ErrorKind.LATE, "cleared, but not known to be durable by the deadline")
             effects += _answer(state, clear, late)
     return effects
@@ -133,12 +138,15 @@ def on_commit_failed(state: State, batch: int) -> None:
 
 
 def _answer(state: State, clear: Clear, outcome: Cleared | KvdError) -> list[Effect]:
-    state.clears.remove(clear)
-    if clear.session is None:
+    """Tell who asked, if he is there still; forget the clear once no rows of it are left."""
+    session, clear.session = clear.session, None
+    if not len(clear.rows):
+        state.clears.remove(clear)
+    if session is None:
         return []
-    if clear.session != OPERATOR:
-        state.sessions[clear.session].requests.discard(clear.request)
-    return [Answer(clear.request, clear.session, outcome)]
+    if session != OPERATOR:
+        state.sessions[session].requests.discard(clear.request)
+    return [Answer(clear.request, session, outcome)]
 
 
 def end_of_session(state: State, session: Session) -> None:

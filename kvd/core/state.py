@@ -176,7 +176,7 @@ class Clear:
     """A keyspace being forgotten: rows that are left to drop, deepest last."""
 
     request: int
-    session: int | None  # None: who asked for it is gone.
+    session: int | None  # None: who asked for it is gone, or was told that it is late.
     deadline_ns: int
     rows: np.ndarray
     generations: np.ndarray
