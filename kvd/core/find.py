@@ -148,7 +148,7 @@ def on_lookup(state: State, event: LookupWanted) -> list[Effect]:
     return [Answer(event.request, event.session, Found(counts, lease))]
 
 
-def _walk(
+def walk(
     index: Index, trees: tuple[Tree, ...], chain: bytes, class_count: int
 ) -> tuple[list[np.ndarray], Counts, Shortfall]:
     """Return the rows of every lane, and the counts of what really follows each other."""
@@ -186,7 +186,7 @@ def on_fetch(state: State, event: FetchWanted) -> list[Effect]:
     layers = tuple(tree.grid.layers for tree in trees)
     _check_fetch(state, session, event, layers)
     held = find_lease(state, event.session, event.lease) if event.lease else None
-    rows, counts, reason = _walk(index, trees, event.chain, event.class_count)
+    rows, counts, reason = walk(index, trees, event.chain, event.class_count)
     _note_miss(state, event, trees, counts[event.class_count - 1])
     planned = Plan(counts, (), reason, [])
     if counts[0]:
@@ -276,7 +276,7 @@ def on_prefetch(state: State, event: PrefetchWanted) -> list[Effect]:
     """Have read what is on disk only, for a fetch that is to come; nothing is held for it."""
     session, trees = _trees(state, event)
     _check_classes(event.class_count)
-    rows, counts, reason = _walk(state.index, trees, event.chain, event.class_count)
+    rows, counts, reason = walk(state.index, trees, event.chain, event.class_count)
     planned = Plan(counts, (), reason, [])
     if counts[0]:
         planned = plan(state, session.tenant, rows, counts)

@@ -8,8 +8,9 @@ import numpy as np
 from kvd.core import clear
 from kvd.core.drops import drop_class, free_copy, is_held
 from kvd.core.effects import Answer, Effect, Evicted, Pinned, Unpinned
+from kvd.core.find import walk
 from kvd.core.index import Saving, Tree
-from kvd.core.load import plan
+from kvd.core.load import Counts, plan
 from kvd.core.operator_events import (
     OPERATOR,
     EvictWanted,
@@ -18,6 +19,7 @@ from kvd.core.operator_events import (
     PinWanted,
     UnpinWanted,
 )
+from kvd.core.shares import group_of
 from kvd.core.slabs import settle
 from kvd.core.state import Pin, State
 from kvd.core.story import Why
@@ -27,7 +29,7 @@ from kvd.types import CLASS_COUNT
 
 STRIPS_PER_STEP = 1024
 PINS_MAX = 1024
-PINNED_SHARE = 0.5  # Of dram, at most: what is left has to serve everybody else.
+PINNED_SHARE = 0.5  # Of a group's dram, at most: what is left has to serve everybody in it.
 
 
 def on_wish(state: State, event: OperatorWish) -> list[Effect]:
@@ -108,8 +110,8 @@ def _in_dram(state: State, trees: np.ndarray, *, lossy: bool) -> np.ndarray:
 
 def _on_forget(state: State, event: ForgetWanted) -> list[Effect]:
     trees = trees_of(state, event.tenant, event.keyspace)
-    state.counts.clears[trees[0].tenant] += 1
     clear.begin(state, event.request, OPERATOR, trees, event.deadline_ns)
+    state.counts.clears[trees[0].tenant] += 1
     return []
 
 
@@ -121,20 +123,17 @@ def _on_pin(state: State, event: PinWanted) -> list[Effect]:
     if len(state.pins) >= PINS_MAX:
         raise KvdError(ErrorKind.OVERLOADED, f"there are {PINS_MAX} pins, the most; unpin some")
     index = state.index
-    trees = trees_of(state, "", event.keyspace)
-    counts = [
-        min(index.count(tree, event.chain, c) for tree in trees) if c < event.class_count else 0
-        for c in range(CLASS_COUNT)
-    ]
-    rows = [index.rows_of(tree, event.chain, counts[0]) for tree in trees]
-    sound = min(len(lane) for lane in rows)
-    if not sound:
+    trees = tuple(trees_of(state, "", event.keyspace))
+    rows, counts, _ = walk(index, trees, event.chain, event.class_count)
+    if not counts[0]:
         raise KvdError(ErrorKind.INVALID, "nothing of this chain is stored; see explain")
-    counts = [min(count, sound) for count in counts]
-    _check_room(state, rows, counts)
-    planned = plan(state, trees[0].tenant, [lane[:sound] for lane in rows], tuple(counts))  # type: ignore[arg-type]
+    tenant = trees[0].tenant
+    _check_room(state, tenant, rows, counts)
+    planned = plan(state, tenant, rows, counts)
     if not planned.counts[0]:
-        raise KvdError(ErrorKind.OVERLOADED, "dram has no room for it now", retry_after_ms=1000)
+        # What was done to make room is done: its effects go out with the refusal.
+        full = KvdError(ErrorKind.OVERLOADED, "dram has no room for it now", retry_after_ms=1000)
+        return [*planned.effects, Answer(event.request, OPERATOR, full)]
     strips = np.concatenate([each.ravel() for each in planned.strips])
     ends = [
         (int(lane[count - 1]), plane_class)
@@ -146,7 +145,8 @@ def _on_pin(state: State, event: PinWanted) -> list[Effect]:
     size_bytes = int(index.size.reshape(-1)[strips].sum(dtype=np.int64))
     state.pin_id += 1
     pin = Pin(
-        state.pin_id, trees[0].tenant, event.keyspace, event.chain[: sound * DIGEST_BYTES][-32:],
+        state.pin_id, tenant, event.keyspace,
+        event.chain[: planned.counts[0] * DIGEST_BYTES][-DIGEST_BYTES:],
         planned.counts, ends, strips, size_bytes, state.now_ns,
     )  # fmt: skip
     state.pins[pin.id] = pin
@@ -154,18 +154,21 @@ def _on_pin(state: State, event: PinWanted) -> list[Effect]:
     return [*planned.effects, Answer(event.request, OPERATOR, pinned)]
 
 
-def _check_room(state: State, rows: list[np.ndarray], counts: list[int]) -> None:
-    index = state.index
+def _check_room(state: State, tenant: str, rows: list[np.ndarray], counts: Counts) -> None:
+    """Raise INVALID when pins would hold more than half of what the tenant's group may have."""
+    index, group = state.index, group_of(state, tenant)
     wanted = sum(
         int(index.size[lane[:count], c].sum(dtype=np.int64))
         for lane in rows for c, count in enumerate(counts)
     )  # fmt: skip
-    held = sum(pin.size_bytes for pin in state.pins.values())
-    limit = int(state.config.dram_bytes * PINNED_SHARE)
+    theirs = (pin for pin in state.pins.values() if group_of(state, pin.tenant) == group)
+    held = sum(pin.size_bytes for pin in theirs)
+    limit = int(state.slabs_max[group] * state.config.slab_bytes * PINNED_SHARE)
     if held + wanted > limit:
+        whose = "dram" if len(state.slabs_max) == 1 else f"the dram that tenant {tenant} may have"
         raise KvdError(
             ErrorKind.INVALID,
-            f"pins of {held} bytes and {wanted} more pass half of dram, {limit}; "
+            f"pins of {held} bytes and {wanted} more pass half of {whose}, {limit}; "
             "unpin some, pin fewer classes, or raise dram",
         )
 

@@ -123,9 +123,8 @@ def take_run(
         if count:
             return _filling(state, slab, offset, int(ends[count - 1])), count, []
     tenants = _tenants_to_take(state, session)
-    for slab in state.slabs.values():
-        if slab.tenant not in tenants or not _may_take(state, slab, session):
-            continue
+    idle = [s for s in state.slabs.values() if s.tenant in tenants and _is_free(state, s, session)]
+    for slab in idle if idle and _may_take(state, session) else ():
         offset, count = slab.extents.take(ends)
         if not count:
             continue
@@ -146,10 +145,13 @@ def _tenants_to_take(state: State, session: Session) -> tuple[str, ...]:
     return ("", session.tenant) if may_grow(state, session) else (session.tenant,)
 
 
-def _may_take(state: State, slab: Slab, session: Session) -> bool:
-    if slab.state != SlabState.IDLE or is_kept(state, slab, session):
-        return False
+def _may_take(state: State, session: Session) -> bool:
+    """Return whether it may have an idle slab at all; walks over all slabs, so ask it once."""
     return is_own(session.id) or not is_last_for_reading(state, session)
+
+
+def _is_free(state: State, slab: Slab, session: Session) -> bool:
+    return slab.state == SlabState.IDLE and not is_kept(state, slab, session)
 
 
 def _filling(state: State, slab: Slab, offset: int, size: int) -> Extent:
@@ -210,17 +212,29 @@ def usable_slabs(state: State, session: Session) -> tuple[set[int], list[Slab]]:
     """
     own = {s for s in session.slabs_owned if state.slabs[s].state == SlabState.OWNED}
     anew, tenants = [], _tenants_to_take(state, session)
-    for slab in state.slabs.values():
-        if slab.tenant not in tenants and not is_mate(state, slab, session):
-            continue
-        if _may_take(state, slab, session):
-            if slab.tenant in tenants:
-                own.add(slab.id)
-            else:
-                anew.append(slab)
-        elif slab.state == SlabState.ORPHAN and slab.owner not in state.sessions:
+    near = [
+        slab for slab in state.slabs.values()
+        if slab.tenant in tenants or is_mate(state, slab, session)
+    ]  # fmt: skip
+    idle = [slab for slab in near if _is_free(state, slab, session)]
+    for slab in idle if idle and _may_take(state, session) else ():
+        if slab.tenant in tenants:
+            own.add(slab.id)
+        else:
             anew.append(slab)
+    anew += [s for s in near if s.state == SlabState.ORPHAN and s.owner not in state.sessions]
+    if anew and state.pins:
+        pinned = _pinned(state)
+        anew = [slab for slab in anew if not pinned[slab.id]]
     return own, anew
+
+
+def _pinned(state: State) -> np.ndarray:
+    """Return bool by slab: in which an operator holds something, so that it cannot be emptied."""
+    pinned = np.zeros(state.slab_id + 1, bool)
+    for pin in state.pins.values():
+        pinned[state.index.slab.reshape(-1)[pin.reads]] = True
+    return pinned
 
 
 def recall_for(state: State, session: Session) -> tuple[bool, list[Effect]]:
@@ -234,6 +248,7 @@ def recall_for(state: State, session: Session) -> tuple[bool, list[Effect]]:
             return False, []
     if not below_share(state, session):
         return False, []
+    pinned = _pinned(state)
     owners = sorted(writers(state, session), key=lambda s: (-len(s.slabs_owned), s.put_ns, s.id))
     left = share(state, session) if len(owners) <= total(state, session) else 0
     for owner in owners:
@@ -243,6 +258,8 @@ def recall_for(state: State, session: Session) -> tuple[bool, list[Effect]]:
         candidates = [s for s in candidates if s.state == SlabState.OWNED]
         candidates = [s for s in candidates if not _is_reserved(state, owner, s)]
         candidates = [s for s in candidates if not s.recall_refused]
+        if owner.tenant != session.tenant:  # For another tenant it would have to be emptied.
+            candidates = [s for s in candidates if not pinned[s.id]]
         if candidates:
             slab = min(candidates, key=lambda s: (s.readable_bytes, s.id))
             _keep(state, slab, session)

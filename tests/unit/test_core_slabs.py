@@ -2,6 +2,7 @@
 
 import pytest
 
+from kvd.core import shares, slabs
 from kvd.core.effects import (
     DestroySlab,
     NotAdmitted,
@@ -129,3 +130,22 @@ def test_more_writers_than_slabs_take_turns() -> None:
     owned = [len(scene.state.sessions[s].slabs_owned) for s in (idle, busy, third)]
     assert owned == [0, 1, 1]
     put_patiently(scene, idle, text=4)
+
+
+def test_all_idle_slabs_are_weighed_once_however_many_are_full(monkeypatch) -> None:
+    """As an engine finds them that begins anew: one walk over all slabs, not one for each."""
+    walks = 0
+
+    def is_last_for_reading(state, session) -> bool:
+        nonlocal walks
+        walks += 1
+        return shares.is_last_for_reading(state, session)
+
+    monkeypatch.setattr(slabs, "is_last_for_reading", is_last_for_reading)
+    scene = Scene(slabs=30, slab_pages=6)
+    session = scene.join()
+    scene.put(session, chain_of(60))
+    scene.tell(ProcessGone(session))
+    session, walks = scene.join(), 0
+    assert scene.put(session, chain_of(1, 7)) == NotAdmitted.NONE
+    assert 0 < walks < 10
