@@ -23,7 +23,8 @@ from kvd.observe.exposition import Told
 from kvd.observe.samples import Reading, Sample
 
 LOOP_SECONDS = 2.0
-CLIENT_SECONDS = 5.0  # Until a client that sends or takes nothing is left.
+CLIENT_SECONDS = 5.0  # For all of a scrape, however its client sends and takes.
+REST_SECONDS = 0.2  # Between two: whoever may connect asks for no more of the daemon's time.
 _PATH = "/metrics"
 
 _log = logging.getLogger("kvd.metrics")
@@ -70,7 +71,7 @@ class Endpoint:
                 ErrorKind.UNAVAILABLE,
                 f"metrics.listen is {host}:{port}: {why}; name another address, or off",
             ) from None
-        self._closing = False
+        self._closing = threading.Event()
         threading.Thread(target=self._serve, name="metrics", daemon=True).start()
 
     @property
@@ -79,13 +80,14 @@ class Endpoint:
 
     def close(self) -> None:
         """Listen no more; a scrape under way ends by itself, and is not waited for."""
-        self._closing = True
+        self._closing.set()
         with contextlib.suppress(OSError):
             self._server.socket.shutdown(socket.SHUT_RDWR)
 
     def _serve(self) -> None:
-        while not self._closing:
+        while not self._closing.is_set():
             self._server.handle_request()
+            self._closing.wait(REST_SECONDS)
         self._server.server_close()
 
     def _answer(self, environ: dict[str, str], start_response: Callable) -> Iterable[bytes]:
@@ -127,6 +129,16 @@ class _Listener(WSGIServer):
     def handle_error(self, request: object, client_address: object) -> None:
         _log.debug("a scrape ended early", exc_info=True)
 
+    def process_request(self, request: socket.socket, client_address: object) -> None:
+        """Answer one client, which is cut off in time even if it sends a byte now and then."""
+        left = threading.Timer(CLIENT_SECONDS, _cut, (request,))
+        left.daemon = True
+        left.start()
+        try:
+            super().process_request(request, client_address)
+        finally:
+            left.cancel()
+
     def server_bind(self) -> None:
         socketserver.TCPServer.server_bind(self)  # Without asking a name server who we are.
         self.server_name, self.server_port = self.server_address[:2]
@@ -134,10 +146,13 @@ class _Listener(WSGIServer):
 
 
 class _Quiet(WSGIRequestHandler):
-    timeout = CLIENT_SECONDS
-
     def log_message(self, format: str, *args: object) -> None:
         pass
+
+
+def _cut(connection: socket.socket) -> None:
+    with contextlib.suppress(OSError):
+        connection.shutdown(socket.SHUT_RDWR)
 
 
 def _say(start_response: Callable, status: str, line: str) -> Iterable[bytes]:

@@ -1,8 +1,10 @@
 """The /metrics endpoint over a real socket: what it answers, and when the loop does not."""
 
 import asyncio
+import contextlib
 import http.client
 import logging
+import socket
 import threading
 
 import pytest
@@ -11,9 +13,10 @@ from prometheus_client.openmetrics.parser import (
 )
 from prometheus_client.parser import text_string_to_metric_families
 
+from kvd.clock import NS_PER_S, MonotonicClock
 from kvd.config import MetricsSettings
 from kvd.errors import KvdError
-from kvd.observe.endpoint import Endpoint, LoopIsLate, open_endpoint, read_on
+from kvd.observe.endpoint import REST_SECONDS, Endpoint, LoopIsLate, open_endpoint, read_on
 from kvd.observe.metrics import TABLE
 from kvd.observe.observer import Observer
 
@@ -85,6 +88,34 @@ def test_a_client_that_leaves_early_harms_nobody(endpoint):
         connection.request("GET", "/metrics")
         connection.close()
     assert get(endpoint.port)[0] == 200
+
+
+def test_a_client_that_sends_a_byte_now_and_then_is_left(observer, monkeypatch):
+    monkeypatch.setattr("kvd.observe.endpoint.CLIENT_SECONDS", 0.3)
+    endpoint = Endpoint(HERE, 0, observer.read, observer.expand)
+    over = threading.Event()
+
+    def dribble() -> None:
+        with contextlib.suppress(OSError), socket.create_connection((HERE, endpoint.port)) as slow:
+            connected.set()
+            while not over.wait(0.05):
+                slow.sendall(b"GET /metrics HTTP/1.1\r\n"[:1])
+
+    connected, thread = threading.Event(), threading.Thread(target=dribble)
+    thread.start()
+    assert connected.wait(DEADLINE_S)
+    assert get(endpoint.port)[0] == 200
+    over.set()
+    thread.join(DEADLINE_S)
+    endpoint.close()
+
+
+def test_scrapes_without_a_pause_are_spread_out(endpoint):
+    clock = MonotonicClock()
+    begin_ns = clock.now_ns()
+    for _ in range(4):
+        assert get(endpoint.port, "/")[0] == 404
+    assert clock.now_ns() - begin_ns >= 3 * REST_SECONDS * NS_PER_S
 
 
 def test_a_loop_that_does_not_answer_is_503_within_the_deadline(observer, loop):
