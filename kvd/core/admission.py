@@ -16,6 +16,7 @@ from kvd.types import PlaneClass
 ROWS_PER_STEP = 256  # That leave the disk at once, at most.
 # More goes at a time than has to, as looking for it costs a walk over all rows.
 _PARTS = 32
+ALIKE_BITS = 0.1  # Heats so near each other find the same to be colder, for the time of a tick.
 
 
 def _quota_of(state: State, tenant: str) -> int | None:
@@ -38,8 +39,13 @@ def admits(state: State, row: int, classes: list[int]) -> bool:
         return True
     if wanted > quota or ssd.used[tenant] > quota:
         return False  # Nothing comes before `trim` has done its work.
+    heat = float(index.heat[row])
+    until_ns, coldest = ssd.coldest.get(tenant, (0, heat))
+    if state.now_ns < until_ns and heat <= coldest + ALIKE_BITS:
+        return False  # Else each put of a tenant at its quota would cost a walk over all rows.
     ahead = min(quota // _PARTS, state.config.limits.write_batch_bytes)
-    _cool(state, tenant, over + ahead, row)
+    if not _cool(state, tenant, over + ahead, row):
+        ssd.coldest[tenant] = state.now_ns + state.config.limits.tick_ns, heat
     return ssd.used[tenant] + wanted <= quota
 
 
@@ -52,10 +58,11 @@ def trim(state: State) -> None:
             _cool(state, tenant, ssd.used[tenant] - quota)
 
 
-def _cool(state: State, tenant: str, size_bytes: int, row: int = NO_ROW) -> None:
+def _cool(state: State, tenant: str, size_bytes: int, row: int = NO_ROW) -> bool:
     """Take a tenant's coldest chunks off the disk, with what is built on them.
 
-    With a `row` only what is colder, and nothing that it stands on.
+    With a `row` only what is colder, and nothing that it stands on. Return whether there may be
+    more to take.
     """
     index, ssd = state.index, find_ssd(state)
     theirs = np.array([tree.tenant == tenant for tree in index.trees], bool)
@@ -67,13 +74,14 @@ def _cool(state: State, tenant: str, size_bytes: int, row: int = NO_ROW) -> None
     target, left = ssd.used[tenant] - size_bytes, ROWS_PER_STEP
     for cold in rows[np.argsort(index.heat[rows], kind="stable")].tolist():
         if ssd.used[tenant] <= target or left <= 0:
-            break
+            return True
         if not index.segment[cold, PlaneClass.ANCHOR]:
             continue  # It went with one before.
         behind = closure_of(state, cold, PlaneClass.ANCHOR)
         assert behind is not None, "what is held does not change while some of it goes"
         left -= len(behind)
         leave_disk(state, behind, Why.SSD_QUOTA)
+    return ssd.used[tenant] <= target
 
 
 def sheltered(state: State) -> np.ndarray | None:

@@ -197,6 +197,8 @@ class Ssd:
     stuck: bool = False  # Room is wanted, and no segment can be cleared.
     choose_at_ns: int = 0  # No segment was worth clearing: not before then.
     used: Counter = field(default_factory=Counter)  # Bytes on disk or on their way, by tenant.
+    # By tenant at its quota: until when, and than which heat, nothing on disk counts as colder.
+    coldest: dict[str, tuple[int, float]] = field(default_factory=dict)
     day: int = 0
     written: tuple[int, int] = (0, 0)  # (day, bytes)
     space_at_ns: int = 0

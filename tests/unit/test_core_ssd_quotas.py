@@ -1,8 +1,10 @@
 """Quotas of disk: counted exactly, kept at every step, and what others write does not pass them."""
 
+import numpy as np
 import pytest
 
 from kvd.clock import NS_PER_S
+from kvd.core import admission
 from kvd.core.admission import sheltered
 from kvd.core.counts import SSD, Shed
 from kvd.core.drops import free_copy
@@ -192,6 +194,34 @@ def test_a_clear_while_leased_gives_back_what_it_can() -> None:
     put_apart(scene, session, 6, text=100)
     assert 3 <= used(scene) <= 4, "that chunk went first"
     assert on_disk(scene, chain_of(1, 105)) and not on_disk(scene, chains[0])
+
+
+def test_where_nothing_is_colder_a_tick_looks_once_however_much_was_put(monkeypatch) -> None:
+    walks = 0
+    real = admission.held_rows
+
+    def held_rows(state, plane_class: int, also: int) -> np.ndarray:
+        nonlocal walks
+        walks += 1
+        return real(state, plane_class, also)
+
+    monkeypatch.setattr(admission, "held_rows", held_rows)
+    scene = scene_of(red=2)
+    session = scene.join()
+    hot = put_apart(scene, session, 2)
+    for chain in hot * 4:
+        scene.release(session, scene.look_up(session, chain, lease=True).lease)
+    walks = 0
+    for text in range(30):
+        scene.now_ns += 10**6  # Each is a little hotter than the one before.
+        scene.put(session, chain_of(1, 100 + text))
+    scene.settle()
+    scene.wait()
+    assert scene.state.counts.ssd_shed_chunks[Shed.QUOTA] == 30 and 0 < walks <= 4
+    scene.now_ns += 3600 * NS_PER_S
+    scene.put(session, chain_of(1, 200))
+    scene.save()
+    assert on_disk(scene, chain_of(1, 200)), "what is hotter by now is written"
 
 
 def test_a_shrunk_budget_keeps_no_promise() -> None:
