@@ -203,8 +203,9 @@ def held_rows(state: State, plane_class: int, also: int = NO_ROW) -> np.ndarray:
     held &= index.present[:, plane_class]
     if also != NO_ROW:
         held[also] = True
-    for row in np.flatnonzero(held).tolist():
-        at = int(index.parent[row])
+    above = index.parent[held]
+    above = above[above != NO_ROW]
+    for at in above[~held[above]].tolist():
         while at != NO_ROW and not held[at]:
             held[at] = True
             at = int(index.parent[at])

@@ -6,7 +6,7 @@ No step takes long: what there is more of is told, and the operator's door asks 
 import numpy as np
 
 from kvd.core import clear
-from kvd.core.drops import drop_class, free_copy, is_held
+from kvd.core.drops import drop_class, free_copy, held_rows
 from kvd.core.effects import Answer, Effect, Evicted, Pinned, Unpinned
 from kvd.core.find import walk
 from kvd.core.index import Saving, Tree
@@ -67,22 +67,21 @@ def _on_evict(state: State, event: EvictWanted) -> list[Effect]:
     wanted = event.size_bytes or state.config.dram_bytes
     strips = _in_dram(state, np.array(trees), lossy=event.lossy)
     slabs: set[int] = set()
-    count = freed = looked = 0
-    for looked, strip in enumerate(strips.tolist(), 1):
+    count, freed, left = 0, 0, len(strips)
+    for strip in strips.tolist():
+        left -= 1
         row, plane_class = divmod(strip, CLASS_COUNT)
         size = int(index.size[row, plane_class])
         if index.segment[row, plane_class]:
             slabs.add(free_copy(state, row, plane_class, Why.EVICTED))
         elif index.children[row, plane_class] or index.top_class(row) != plane_class:
-            continue  # What stands on it is held, or on disk.
-        elif is_held(state, row, plane_class):
-            continue
+            continue  # What stands on it is on disk.
         else:
             slabs.add(drop_class(state, row, plane_class, Why.EVICTED))
         count, freed = count + 1, freed + size
-        if freed >= wanted or looked >= STRIPS_PER_STEP:
+        if freed >= wanted or count >= STRIPS_PER_STEP:
             break
-    more = looked < len(strips) and freed < wanted and count > 0
+    more = left > 0 and freed < wanted
     settled = [effect for slab in sorted(slabs) for effect in settle(state, slab)]
     return [*settled, Answer(event.request, OPERATOR, Evicted(count, freed, more))]
 
@@ -99,8 +98,10 @@ def _in_dram(state: State, trees: np.ndarray, *, lossy: bool) -> np.ndarray:
     found = live[by_heat][rows] * CLASS_COUNT + classes
     if not lossy:
         return found
+    held = [held_rows(state, plane_class)[live] for plane_class in range(CLASS_COUNT)]
+    only = there & ~copies & ~np.stack(held, axis=1)
     by_depth = np.lexsort((index.heat[live], -index.depth[live]))
-    rows, classes = np.nonzero((there & ~copies)[by_depth][:, ::-1])
+    rows, classes = np.nonzero(only[by_depth][:, ::-1])
     fresh = live[by_depth][rows] * CLASS_COUNT + (CLASS_COUNT - 1 - classes)
     return np.concatenate((found, fresh))
 

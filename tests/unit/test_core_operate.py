@@ -4,10 +4,12 @@ import pytest
 
 from kvd.core.effects import Cleared, Evicted, Pinned, Unpinned
 from kvd.core.events import ClearWanted, DrainStarted
+from kvd.core.operate import STRIPS_PER_STEP
 from kvd.core.operator_events import EvictWanted, ForgetWanted, PinWanted, UnpinWanted
 from kvd.errors import ErrorKind, KvdError
 from kvd.limits import DIGEST_BYTES, PAGE_BYTES
 from kvd.testing.scene import Scene, branch_of, chain_of, kind_of
+from kvd.types import CLASS_COUNT
 
 PAGES = 3  # Of one chunk.
 
@@ -51,6 +53,21 @@ def test_what_is_held_stays_and_other_tenants_keep_theirs() -> None:
     assert scene.counts(red, chain_of(2)) == (2, 2, 2) == scene.counts(blue, chain_of(2))
     scene.release(red, promise.lease)
     assert evict(scene).strips == 2 * PAGES
+
+
+def test_much_that_is_held_does_not_slow_down_the_rest() -> None:
+    """A long chain is deeper than all that may go, and comes before it."""
+    scene = Scene(slabs=8, slab_pages=256)
+    session, long, short = scene.join(), chain_of(400, 1), chain_of(30, 2)
+    scene.put(session, long)
+    scene.put(session, short)
+    lease = scene.look_up(session, long, lease=True).lease
+    strips = 30 * CLASS_COUNT
+    assert evict(scene) == Evicted(strips, strips * PAGE_BYTES, False)
+    scene.release(session, lease)
+    first = evict(scene)
+    assert first == Evicted(STRIPS_PER_STEP, STRIPS_PER_STEP * PAGE_BYTES, True)
+    assert first.strips + evict(scene).strips == 400 * CLASS_COUNT
 
 
 def test_a_tenant_or_keyspace_that_has_nothing() -> None:
