@@ -187,12 +187,12 @@ def on_fetch(state: State, event: FetchWanted) -> list[Effect]:
     _check_fetch(state, session, event, layers)
     held = find_lease(state, event.session, event.lease) if event.lease else None
     rows, counts, reason = walk(index, trees, event.chain, event.class_count)
-    _note_miss(state, event, trees, counts[event.class_count - 1])
     planned = Plan(counts, (), reason, [])
     if counts[0]:
         planned = plan(state, session.tenant, rows, counts)
         if postpone.waits(state, event, planned.reason):
             return planned.effects
+    _note_miss(state, event, trees, counts[event.class_count - 1])
     over = held if held and not held.deliveries else None
     if not planned.counts[0]:
         promise = _nothing(planned.reason or reason)

@@ -2,9 +2,23 @@
 
 import pytest
 
-from kvd.core.events import AbortWanted, ClearWanted, SessionEnded
+from kvd.clock import NS_PER_S
+from kvd.core.events import (
+    AbortWanted,
+    ClearWanted,
+    Delivery,
+    FetchWanted,
+    KeyspaceWanted,
+    SessionEnded,
+    SessionOpened,
+    SlabTouched,
+    Started,
+    Ticked,
+)
 from kvd.core.explain import LaneReport, Verdict, explain_chain, explain_miss
 from kvd.core.keyspaces import tree_of
+from kvd.core.state import new_state
+from kvd.core.step import step
 from kvd.core.story import CHUNKS_MAX, MISSES_MAX, NOTES_PER_CHUNK, Miss, Note, Story, Why
 from kvd.identity import Keyspace
 from kvd.limits import DIGEST_BYTES, Limits
@@ -19,6 +33,7 @@ from kvd.testing.scene import (
     chain_of,
 )
 from kvd.types import Dtype, Lane, Shard, ShardScheme
+from tests.unit.disk_scene import DiskScene, recovered
 
 HALF = Lane(shard=Shard(ShardScheme.HEADS, 0, 2))
 
@@ -176,6 +191,22 @@ def test_who_asks_again_and_again_takes_one_place() -> None:
     assert len(misses) == MISSES_MAX
     assert (misses[-1].chunk, misses[-1].times, misses[-1].asked) == (chain_of(1, 5), 3, 3)
     assert misses[0].chunk == chain_of(1, 6) and misses[0].times == 1
+
+
+def test_a_fetch_that_is_put_off_misses_once() -> None:
+    """It is tried again and again while dram grows; one question was asked."""
+    before, stored = DiskScene(), chain_of(3)
+    before.put(before.join(), stored)
+    before.save()
+    state = new_state(before.state.config, epoch=2)
+    wish = FetchWanted(3, 1, 1, (LANE,), chain_of(5), 3, 0, 0, Delivery.MAP, 0, 0, 10 * NS_PER_S)
+    begun = recovered(before), Started(), SessionOpened(1, "red"), KeyspaceWanted(2, 1, KEYSPACE)
+    for event in (*begun, wish, Ticked(), Ticked()):
+        step(state, event, 0)
+    assert state.postponed and not state.story.misses
+    step(state, SlabTouched(state.touching), NS_PER_S)
+    assert not state.postponed
+    assert [(miss.first, miss.times) for miss in state.story.misses.values()] == [(3, 1)]
 
 
 def test_the_story_is_bounded_and_says_how_far_back_it_goes() -> None:
