@@ -81,8 +81,8 @@ def restart(world: "World") -> None:
     if world.tier is not None:
         _lose_segment(world)
         _shrink(world)
-    for fill in world.memory.fills:
-        fill.reported = False  # Its drop may not have become durable.
+        for fill in world.memory.fills:
+            fill.reported = False  # Its drop may not have become durable.
     world.starts += 1
     world.begin(left)
     start(world, left)

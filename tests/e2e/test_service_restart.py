@@ -55,7 +55,7 @@ def test_dram_is_kept_without_any_disk(manager):
         for _ in range(RESTARTS):
             epoch = client.status().epoch
             restart(manager)
-            assert "12 chunks of the daemon before are in dram" in "\n".join(manager.daemon.lines)
+            manager.daemon.wait_line("12 chunks of the daemon before are in dram")
             until(lambda: client.status().connected, "the client is back")
             assert client.status().epoch != epoch and read_all(client)
         assert client.status().counters.checksum_failures == 0
@@ -139,7 +139,7 @@ def test_what_a_store_still_holds_after_a_kill_is_stale(manager):
         assert manager.stop(signal.SIGKILL) == -signal.SIGKILL
         manager.store.update(held)
         manager.start()
-        assert any("did not end in order" in line for line in manager.daemon.lines)
+        manager.daemon.wait_line("did not end in order")
         space = connected(client).keyspace(story.KEYSPACE)
         assert space.lookup(story.chain_of(client)).counts == (0, 0, 0)
         assert not manager.store
@@ -152,7 +152,7 @@ def test_of_another_size_of_slabs_nothing_is_taken_over(manager):
         assert manager.stop(signal.SIGTERM) == 0
         manager.flags = ("--dram", "32MiB")
         manager.start()
-        assert any("now they have" in line for line in manager.daemon.lines)
+        manager.daemon.wait_line("now they have")
         assert not manager.store
 
 
@@ -239,7 +239,7 @@ def test_no_call_fails_over_restarts(short_directory, disk):
                         "everybody is served",
                     )
                     restart(manager)
-                    assert any("of the daemon before" in line for line in manager.daemon.lines)
+                    manager.daemon.wait_line("of the daemon before")
             finally:
                 stop.set()
             for one in running:
