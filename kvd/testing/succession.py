@@ -29,6 +29,9 @@ def leave(world: "World") -> LeftDram | None:
     known = {number: world.revokes.get(number, 0) for number in world.state.sessions}
     for client in world.clients.values():
         client.stop(gone=False)
+    world.writers = {
+        slab for client in world.clients.values() if client.alive for slab in client.writable
+    }
     world.tell(DrainEnded())
     for number, counter in known.items():
         moved = is_own(number) or world.revokes.get(number, 0) > counter
@@ -88,7 +91,7 @@ def _strip(world: "World", left: LeftDram, at: int, plane_class: int) -> Strip:
 def _write_on(world: "World", left: LeftDram) -> None:
     """Have writers of the daemon before write, sooner or later, all that was not sealed there."""
     for slab in left.slabs:
-        if not slab.orphan:
+        if slab.slab not in world.writers:
             continue
         mapping = world.memory.slabs[slab.slab]
         unsealed = np.ones(len(mapping), bool)

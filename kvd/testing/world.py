@@ -62,6 +62,7 @@ class World:
     def __init__(self, seed: int, tiered: bool | None = None) -> None:
         self.seed, self.rng = seed, random.Random(seed)
         self.fate = random.Random(~seed)  # Of what a restart keeps.
+        self.writers: set[int] = set()  # Slabs that processes from before it may still write.
         self.conditions = draw_conditions(self.rng, seed, tiered)
         self.limits, self.ssd = self.conditions.limits, self.conditions.ssd
         self.memory, self.wishes = Memory(), Wishes()

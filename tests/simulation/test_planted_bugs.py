@@ -162,9 +162,7 @@ PLANTS: dict[Callable[[Patch], None], str] = {
     visible_before_it_is_complete: "I1: chunk .* was not sealed|chunk .* was given",
     leases_that_pin_nothing: "I5: .* a lease held|I2, I4: lease held|I4: a delivery read",
     process_thought_gone_with_its_session: (
-    process_thought_gone_with_its_session: (
-        "I2, I4: lease held|I4: a del|I1: .* to be ready|I2: session"
-    ),
+        "I2, I4: lease held|I4: a del|I1: .* to be ready|I2: session .* behind a restart"
     ),
     reuse_without_revoke: "I2, I4: lease held",
     replaced_strips_freed_at_once: "I2, I4: lease held|I4: a delivery read|I1: .* to be ready",
