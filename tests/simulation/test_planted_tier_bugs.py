@@ -235,6 +235,7 @@ def open_segments_begin_anew(patch: Patch) -> None:
             segment.end = PAGE_BYTES
 
     patch.setattr(recover, "_count_segments", count_segments)
+    patch.setattr(recover, "_spare_ends", lambda ssd, rows, segments: None)
 
 
 def forgotten_at_recovery(patch: Patch) -> None:
