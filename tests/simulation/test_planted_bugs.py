@@ -169,7 +169,7 @@ PLANTS: dict[Callable[[Patch], None], str] = {
     last_page_given_twice: "I3: slab",
     tail_counted_twice: "I3: slab",
     deadlines_not_looked_at: "I10: wish .* has no answer by its deadline",
-    answered_twice: "I10: wish .* is answered twice",
+    answered_twice: "I10: wish .* is answered twice|I10: an operator was answered",
     tenants_not_told_apart: "tenants: ",
     corrupt_chunks_offered: "chunk .* was (reported corrupt|cleared) and is offered",
     sealed_behind_a_hole: "I6",
