@@ -267,7 +267,7 @@ PLANTS: dict[Callable[[Patch], None], str] = {
     durable_when_written: "I7: .* is answered durable",
     seals_never_late: "I10: wish .* has no answer by its deadline",
     failed_writes_committed: "I7: .* lies in .*, which holds",
-    dram_given_away_while_it_is_saved: "I4: a write found|I4: a place .* being saved|I6: present no",
+    dram_given_away_while_it_is_saved: "I4: a write found|I4: a place .* being saved|I6: pres",
     two_commits_at_a_time: "I9: two commits in flight",
     more_written_than_a_day_allows: "wear: .* bytes are written of",
     recycled_when_it_is_chosen: "I7: .* is recycled under",
