@@ -13,6 +13,7 @@ from kvd.units import SIZE_UNITS, parse_size
 from kvd.v1 import admin_pb2 as admin
 
 DEADLINE_MS = 30_000  # Of a clear, which waits for the disk.
+NUMBER_MAX = (1 << 64) - 1  # That a field of a message holds.
 
 
 def unpin_flags(parser: argparse.ArgumentParser) -> None:
@@ -22,6 +23,8 @@ def unpin_flags(parser: argparse.ArgumentParser) -> None:
 def run_unpin(client: AdminClient, arguments: argparse.Namespace) -> int:
     if arguments.pin <= 0:
         raise KvdError(ErrorKind.INVALID, f"pin is {arguments.pin}; numbers begin at 1")
+    if arguments.pin > NUMBER_MAX:
+        raise KvdError(ErrorKind.INVALID, f"there is no pin {arguments.pin}; see pins")
     reply = client.call("Unpin", admin.UnpinRequest(pin=arguments.pin))
     if not show_json(arguments, reply):
         show_line(f"pin {arguments.pin} is gone")
@@ -57,10 +60,11 @@ def _digest(client: AdminClient, arguments: argparse.Namespace) -> bytes:
 
 
 def run_evict(client: AdminClient, arguments: argparse.Namespace) -> int:
-    size_bytes = parse_size(arguments.bytes or "0")
-    if size_bytes is None:
+    # In the message 0 is all: who says 0 does not mean that.
+    size_bytes = parse_size(arguments.bytes) if arguments.bytes else 0
+    if size_bytes is None or size_bytes > NUMBER_MAX or (arguments.bytes and not size_bytes):
         units = " ".join(filter(None, SIZE_UNITS))
-        message = f"--bytes is {arguments.bytes!r}; allowed is a number with one of {units}"
+        message = f"--bytes is {arguments.bytes!r}; allowed is a number above 0 with one of {units}"
         raise KvdError(ErrorKind.INVALID, message)
     wish = admin.EvictRequest(
         tenant=arguments.tenant,

@@ -4,6 +4,7 @@ import argparse
 
 from kvd.cli.tables import show_json, show_table
 from kvd.client.admin import AdminClient
+from kvd.errors import ErrorKind, KvdError
 from kvd.v1 import admin_pb2 as admin
 
 
@@ -15,6 +16,9 @@ def stats_flags(parser: argparse.ArgumentParser) -> None:
 
 def run_stats(client: AdminClient, arguments: argparse.Namespace) -> int:
     reply = client.call("Stats", admin.StatsRequest(prefix=arguments.prefix))
+    if not reply.samples:
+        what = f"no metric of this daemon begins with {arguments.prefix!r}; see `kvd-admin stats`"
+        raise KvdError(ErrorKind.INVALID, what)
     if show_json(arguments, reply):
         return 0
     shown = (s for s in reply.samples if arguments.all or s.value or _count(s))

@@ -70,7 +70,9 @@ def _shape(arguments: argparse.Namespace) -> ModelShape:
     name = arguments.model.lower()
     if name and name not in MODELS:
         near = get_close_matches(name, MODELS, 3) or sorted(MODELS)[:3]
-        raise _refuse("MODEL", arguments.model, f"for example {', '.join(near)}; `kvd size` lists")
+        raise _refuse(
+            "MODEL", arguments.model, f"for example {', '.join(near)}; `kvd-admin size` lists"
+        )
     shape = MODELS[name] if name else ModelShape(0, 0, 0)
     for flag, value in (("layers", "layers"), ("kv_heads", "heads"), ("width", "width")):
         if getattr(arguments, flag):

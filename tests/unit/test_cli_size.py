@@ -70,7 +70,7 @@ def test_numbers_of_another_model(size):
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("lama-3.1-8b",), ("'lama-3.1-8b'", "llama-3.1-8b", "`kvd size` lists")),
+        (("lama-3.1-8b",), ("'lama-3.1-8b'", "llama-3.1-8b", "`kvd-admin size` lists")),
         (("--layers", "3"), ("--kv-heads and --width", "--latent-width")),
         (("--layers", "2000", "--kv-heads", "1", "--width", "64"), ("2000 layers", "1024")),
         (("--layers", "2", "--latent-width", "8", "--width", "64"), ("--latent-width",)),
