@@ -6,7 +6,7 @@ from collections.abc import Callable
 import pytest
 
 from kvd.clock import NS_PER_S
-from kvd.core import save
+from kvd.core import save, shares, slabs
 from kvd.core.quotas import Quota
 from kvd.limits import PAGE_BYTES
 from kvd.testing.scene import chain_of
@@ -82,8 +82,14 @@ def written_beyond_the_quota(patch: Patch) -> None:
     patch.setattr(save, "admits", lambda state, row, classes: True)
 
 
+def slabs_beyond_the_quota(patch: Patch) -> None:
+    for module in (shares, slabs):
+        patch.setattr(module, "may_grow", lambda state, session: True)
+
+
 PLANTS: dict[Callable[[Patch], None], str] = {
     written_beyond_the_quota: "quota: .* on disk",
+    slabs_beyond_the_quota: "quota: .* in dram",
 }
 
 
