@@ -31,7 +31,7 @@ def extent_of(state: State, row: int, plane_class: int) -> Extent:
 def note_gone(state: State, row: int, plane_class: int, tier: str, why: Why | str) -> None:
     """Count a strip that leaves a tier."""
     index, counts = state.index, state.counts
-    key = index.trees[index.tree_id[row]].tenant, tier, plane_class, why
+    key = tenant_of(index, row), tier, plane_class, why
     counts.evicted_strips[key] += 1
     counts.evicted_bytes[key] += int(index.size[row, plane_class])
 
@@ -120,7 +120,7 @@ def condemn(state: State, row: int, why: Why) -> None:
     index = state.index
     if not index.condemned[row]:
         index.condemned[row] = True
-        state.counts.condemned_chunks[index.trees[index.tree_id[row]].tenant, why] += 1
+        state.counts.condemned_chunks[tenant_of(index, row), why] += 1
     uncatalog(state, row)
 
 
