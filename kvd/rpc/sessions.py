@@ -4,6 +4,7 @@ import asyncio
 import errno
 import os
 import resource
+from collections import Counter
 from collections.abc import Sequence
 
 from kvd.config import TenantSettings
@@ -35,7 +36,7 @@ class Sessions:
     def __init__(
         self, inbox: Inbox, loop: asyncio.AbstractEventLoop, tenants: Sequence[TenantSettings] = ()
     ) -> None:
-        self.inbox, self._tenant_count = inbox, len(tenants)
+        self.inbox, self._tenants = inbox, [tenant.name for tenant in tenants]
         self._rates = {
             tenant.name: RequestRate(
                 tenant.name,
@@ -61,7 +62,7 @@ class Sessions:
 
     def open(self, tenant: str, peer: Peer, channel: SlabChannel) -> tuple[Session, Admitted]:
         """Begin a session; raise KvdError when there can be none now."""
-        self._check_room()
+        self._check_room(tenant)
         session = Session(self.inbox, tenant, peer.uid, channel, self._forget)
         try:
             pidfd = open_pidfd(channel.connection, peer)
@@ -83,7 +84,7 @@ class Sessions:
 
         Raise KvdError when there can be none now.
         """
-        self._check_room()
+        self._check_room(tenant)
         self._check_share(tenant)
         channel = NoSlabs()
         session = Session(self.inbox, tenant, NOBODY, channel, self._forget_attached)
@@ -121,17 +122,26 @@ class Sessions:
             session.end()
         self._watch.close()
 
-    def _check_room(self) -> None:
+    def _check_room(self, tenant: str) -> None:
+        """Refuse beyond the bound; near it, who has his part leaves room for who has not.
+
+        Each tenant is sure of half of an equal part, so that none shuts the others out.
+        """
         if self.inbox.is_draining():
             raise KvdError(ErrorKind.UNAVAILABLE, "the daemon is draining; go without", RETRY_MS)
         limit = self.inbox.limits.sessions_max
-        if len(self._by_id) >= limit:
-            what = f"there are {limit} sessions, the limit sessions_max"
+        held = Counter(session.tenant for session in self._by_id.values())
+        sure = limit // (2 * max(1, len(self._tenants)))
+        others = (max(0, sure - held[name]) for name in self._tenants if name != tenant)
+        owed = sum(others) if held[tenant] >= sure else 0
+        if len(self._by_id) + owed >= limit:
+            kept = f", {owed} of them kept for other tenants" if owed else ""
+            what = f"there is room for {limit} sessions, the limit sessions_max{kept}"
             raise KvdError(ErrorKind.OVERLOADED, what, RETRY_MS)
 
     def _check_share(self, tenant: str) -> None:
         """Refuse more than an equal part: anybody with a token can attach again and again."""
-        share = max(1, self.inbox.limits.sessions_max // max(1, self._tenant_count))
+        share = max(1, self.inbox.limits.sessions_max // max(1, len(self._tenants)))
         held = sum(s.tenant == tenant and s.uid == NOBODY for s in self._by_id.values())
         if held >= share:
             what = (

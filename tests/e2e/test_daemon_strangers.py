@@ -8,10 +8,12 @@ import sys
 
 import pytest
 
+from kvd.limits import Limits
 from kvd.rpc.audit import LINES_AT_ONCE
 from kvd.rpc.handshake import PENDING_MAX
 from tests.e2e.process import DEADLINE_S, ROOT, running
-from tests.e2e.rawclient import RawClient
+from tests.e2e.rawclient import RawClient, Refused
+from tests.e2e.remote_node import remote_node
 
 NOBODY, FRIEND = 65534, 12345
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
@@ -88,3 +90,18 @@ def test_a_user_who_is_added_later_finds_the_door_open(short_directory):
         assert stat.S_IMODE(daemon.tenant.stat().st_mode) == 0o700
     with running(directory, "--allow-uid", str(FRIEND)) as daemon:
         assert stat.S_IMODE(daemon.tenant.stat().st_mode) == 0o755
+
+
+def test_a_tenant_that_begins_sessions_without_end_shuts_no_other_out(short_directory):
+    with remote_node(short_directory, Limits(sessions_max=12)) as node:
+        run = node.here.directory
+        held = []
+        with pytest.raises(Refused, match="kept for other tenants"):
+            for _ in range(13):
+                held.append(RawClient(run / "a"))
+        assert len(held) == 9, "less the three that the other is sure of"
+        others = [RawClient(run / "b") for _ in range(3)]
+        with pytest.raises(Refused, match="sessions_max"):
+            RawClient(run / "b")
+        for client in (*held, *others):
+            client.close()
