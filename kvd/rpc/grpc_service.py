@@ -68,6 +68,8 @@ def server_options(limits: Limits) -> list[tuple[str, int]]:
         ("grpc.max_connection_idle_ms", 300_000),  # Without any call: not even an Attach.
         # Of one connection; two more for an Attach and a look at the health.
         ("grpc.max_concurrent_streams", limits.requests_per_session_max + 2),
+        # Else windows grow with the link, and messages that nobody reads yet come all the same.
+        ("grpc.http2.bdp_probe", 0),
         ("grpc.max_metadata_size", METADATA_BYTES_MAX),
         ("grpc.absolute_max_metadata_size", METADATA_BYTES_MAX),
         # Only as sent: a small message that unpacks to a large one is no way past the bounds.

@@ -71,7 +71,9 @@ class MessageStream:
 
     def resume_writing(self) -> None:
         self.is_paused = False
-        self._contain(self.abort, self._resume)
+        self._contain(self.abort, self._reader.on_room)
+        if not self._has_more:
+            self._contain(self.abort, self._go_on)
 
     def send(self, kind: FrameKind, number: int, body: bytes) -> None:
         self.write(pack_frame(kind, number, body))
@@ -112,19 +114,11 @@ class MessageStream:
         if self._transport is not None:
             self._has_more = True
             self._transport.pause_reading()
-            asyncio.get_running_loop().call_soon(self._contain, self.abort, self._next_turn)
+            asyncio.get_running_loop().call_soon(self._contain, self.abort, self._go_on)
 
-    def _next_turn(self) -> None:
+    def _go_on(self) -> None:
+        """Take in what is there; read again, unless some of it has to wait still."""
         self._has_more = False
         self._take_frames()
-        self._read_on()
-
-    def _resume(self) -> None:
-        self._reader.on_room()
-        self._take_frames()
-        self._read_on()
-
-    def _read_on(self) -> None:
-        """Read again, unless frames that are there have to wait."""
         if self._transport is not None and not (self.is_paused or self._has_more):
             self._transport.resume_reading()
