@@ -215,6 +215,11 @@ def registered(state: State) -> dict[bytes, tuple[str, Keyspace]]:
     }
 
 
+def tenants(state: State) -> set[str]:
+    """Return the tenants of what is stored, or that have a session."""
+    return {each.tenant for each in (*state.index.trees, *state.sessions.values())}
+
+
 def list_pins(state: State) -> list[PinCensus]:
     return [
         PinCensus(p.id, p.tenant, p.digest, p.chunk, p.counts, p.size_bytes, p.at_ns)

@@ -14,6 +14,7 @@ from kvd.core.effects import Effect, NotAdmitted
 from kvd.core.index import Saving
 from kvd.core.shares import below_share, growing, is_bounded
 from kvd.core.slabs import (
+    is_awaited,
     recall_for,
     remake,
     settle,
@@ -198,7 +199,9 @@ def _make_room(
         return NotAdmitted.GROWING, []
     own, anew = usable_slabs(state, session)
     done, effects = recall_for(state, session)
-    waiting = NotAdmitted.GROWING if effects else _full(state, session)
+    waiting = _full(state, session)
+    if effects or is_awaited(state, session):
+        waiting = NotAdmitted.GROWING
     if anew and (not own or below_share(state, session)):
         # One at a time: to empty all of them a little would cost all and help nobody.
         slab = min(anew, key=lambda s: (s.readable_bytes, s.id))

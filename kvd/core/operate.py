@@ -45,15 +45,14 @@ def on_wish(state: State, event: OperatorWish) -> list[Effect]:
 
 
 def trees_of(state: State, tenant: str, keyspace: bytes) -> list[Tree]:
-    """Return the trees of a keyspace, or of all of a tenant; raise INVALID when there is none."""
+    """Return the trees of a keyspace, which raise INVALID where there are none, or of a tenant."""
     trees = state.index.trees
-    if keyspace:
-        found = [t for t in trees if t.digest == keyspace and tenant in ("", t.tenant)]
-        what = f"keyspace {keyspace.hex()[:16]}"
-    else:
-        found, what = [t for t in trees if t.tenant == tenant], f"tenant {tenant!r}"
+    if not keyspace:
+        return [tree for tree in trees if tree.tenant == tenant]
+    found = [t for t in trees if t.digest == keyspace and tenant in ("", t.tenant)]
     if not found:
-        raise KvdError(ErrorKind.INVALID, f"nothing was ever stored for {what}")
+        what = f"nothing was ever stored for keyspace {keyspace.hex()[:16]}"
+        raise KvdError(ErrorKind.INVALID, what)
     return found
 
 
@@ -112,7 +111,7 @@ def _in_dram(state: State, trees: np.ndarray, *, lossy: bool) -> np.ndarray:
 def _on_forget(state: State, event: ForgetWanted) -> list[Effect]:
     trees = trees_of(state, event.tenant, event.keyspace)
     clear.begin(state, event.request, OPERATOR, trees, event.deadline_ns)
-    state.counts.clears[trees[0].tenant] += 1
+    state.counts.clears[trees[0].tenant if trees else event.tenant] += 1
     return []
 
 

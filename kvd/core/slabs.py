@@ -237,6 +237,14 @@ def _pinned(state: State) -> np.ndarray:
     return pinned
 
 
+def is_awaited(state: State, session: Session) -> bool:
+    """Return whether a slab was asked back for the session, and its writer has not answered."""
+    return any(
+        slab.state == SlabState.RECALLING and slab.kept_for == session.id
+        for slab in state.slabs.values()
+    )
+
+
 def recall_for(state: State, session: Session) -> tuple[bool, list[Effect]]:
     """Ask the richest writer of its group for one slab when it has less than an equal share.
 

@@ -38,7 +38,7 @@ class AdminDoor:
     ) -> None:
         self._path, self._inbox = path, inbox
         self._reads = Reads(inbox, sessions, settings, str(path.parent))
-        self._wishes = OperatorWishes(inbox)
+        self._wishes = OperatorWishes(inbox, settings.tenants)
         self._server: grpc.aio.Server | None = None
 
     async def open(self) -> None:

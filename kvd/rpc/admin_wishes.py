@@ -8,6 +8,7 @@ from functools import partial
 from google.protobuf.message import Message
 
 from kvd.clock import NS_PER_MS
+from kvd.core import census
 from kvd.core.effects import Cleared, Evicted, Outcome, Pinned
 from kvd.core.events import Event
 from kvd.core.operator_events import EvictWanted, ForgetWanted, PinWanted, UnpinWanted
@@ -26,8 +27,9 @@ Answers = dict[str, tuple[type[Message], Callable[..., object]]]  # By name of t
 
 
 class OperatorWishes:
-    def __init__(self, inbox: Inbox) -> None:
-        self._inbox, self.link = inbox, OperatorLink()
+    def __init__(self, inbox: Inbox, tenants: tuple[str, ...]) -> None:
+        """`tenants` are those configured; there may be chunks of others."""
+        self._inbox, self.link, self._tenants = inbox, OperatorLink(), tenants
         inbox.desk.admit(self.link)
 
     def answers(self) -> Answers:
@@ -40,7 +42,7 @@ class OperatorWishes:
 
     async def _evict(self, request: admin.EvictRequest) -> admin.EvictReply:
         """Free step by step, so that everybody else has his turn in between."""
-        whose = request.tenant, _digest(request.keyspace)
+        whose = self._whose(request)
         _say("evict", *whose, f"{request.bytes or 'all'} bytes{' lossy' * request.lossy}")
         reply, left, more = admin.EvictReply(), request.bytes, True
         while more:
@@ -59,7 +61,7 @@ class OperatorWishes:
         return EvictWanted(request, tenant, keyspace, left, lossy)
 
     async def _forget(self, request: admin.ForgetRequest) -> pb.ClearReply:
-        tenant, keyspace = request.tenant, _digest(request.keyspace)
+        tenant, keyspace = self._whose(request)
         _say("clear", tenant, keyspace)
         limits = self._inbox.limits
         span_ns = request.deadline_ms * NS_PER_MS or limits.deadline_ns
@@ -67,6 +69,14 @@ class OperatorWishes:
         outcome = await self._ask(lambda n: ForgetWanted(n, tenant, keyspace, deadline_ns))
         assert isinstance(outcome, Cleared), outcome
         return pb.ClearReply(chunks=outcome.chunks, held=outcome.held)
+
+    def _whose(self, request: admin.EvictRequest | admin.ForgetRequest) -> tuple[str, bytes]:
+        """Return what is meant; raise INVALID unless it names a keyspace, or a tenant there is."""
+        known = {*self._tenants, *self._inbox.desk.read(census.tenants)}
+        if not request.keyspace and request.tenant not in known:
+            names = ", ".join(sorted(known))
+            raise invalid(f"there is no tenant {request.tenant!r}; there are {names}")
+        return request.tenant, _digest(request.keyspace)
 
     async def _pin(self, request: admin.PinRequest) -> admin.PinReply:
         chain = chain_of(request.chain, self._inbox.limits)

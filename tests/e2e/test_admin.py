@@ -197,6 +197,11 @@ def test_clear_says_what_it_would_do_and_then_does_it(ask, run, stored, text) ->
     assert "cleared" in run("explain", *flags)[1]
 
 
+def test_a_tenant_that_holds_nothing(ask, stored) -> None:
+    assert ask("evict", "--tenant", "other", "--lossy") == {"strips": 0, "bytes": 0}
+    assert ask("clear", "--tenant", "other", "--yes") == {"chunks": 0, "held": 0}
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [

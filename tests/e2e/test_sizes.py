@@ -1,4 +1,4 @@
-"""What `kvd size` says that fits, put into real daemons: all of it is found again."""
+"""What `kvd-admin size` says that fits, put into real daemons: all of it is found again."""
 
 import json
 import time

@@ -149,3 +149,15 @@ def test_all_idle_slabs_are_weighed_once_however_many_are_full(monkeypatch) -> N
     session, walks = scene.join(), 0
     assert scene.put(session, chain_of(1, 7)) == NotAdmitted.NONE
     assert 0 < walks < 10
+
+
+def test_who_waits_for_a_slab_is_told_to_try_again_each_time() -> None:
+    scene = Scene(2, SLAB_PAGES)
+    red, blue = scene.join("red"), scene.join("blue")
+    assert scene.put(red, chain_of(2 * CHUNKS_OF_SLAB, text=1)) == NotAdmitted.NONE
+    reasons = [scene.put(blue, chain_of(1, text)) for text in (2, 3, 4)]
+    assert reasons == [NotAdmitted.GROWING] * 3
+    for slab in [s for s in scene.state.slabs.values() if s.kept_for == blue]:
+        scene.tell(SlabDetached(red, slab.id))
+    # It holds another tenant's roots, which go after their leaves: a few at each try.
+    assert NotAdmitted.NONE in [scene.put(blue, chain_of(1, text)) for text in range(5, 15)]

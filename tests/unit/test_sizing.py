@@ -1,4 +1,4 @@
-"""Sizes that `kvd size` tells, against chunks that were really encoded, and what fits a tier."""
+"""Sizes that `kvd-admin size` tells, against chunks really encoded, and what fits a tier."""
 
 import numpy as np
 import pytest
