@@ -1,11 +1,13 @@
-"""`python -m tests {fast,full,sim,crash,gpu,tidy}`: choose layers, run pytest once, show budgets.
+"""`python -m tests {fast,full,sim,crash,gpu,tidy}`: choose layers, run pytest, show budgets.
 
-Further arguments go to pytest: `python -m tests sim --seed 17`, `python -m tests fast -k chain`.
+`full` runs layers that compute beside those that wait for processes. Further arguments go to
+pytest: `python -m tests sim --seed 17`, `python -m tests fast -k chain`.
 """
 
 import argparse
 import subprocess
 import sys
+import tempfile
 from collections import Counter, defaultdict
 from pathlib import Path
 
@@ -25,11 +27,15 @@ BUDGET_SECONDS = {
     "packaging": 90,
 }
 FAST = ("tidy", "unit", "property", "conformance", "golden")
+# What waits for daemons and disks most of the time, and so leaves a core to the rest.
+WAITING = ("crash", "e2e", "packaging")
 CHOICES = {
     "tidy": ("tidy",),
     "fast": FAST,
     "sim": ("simulation",),
     "crash": ("crash",),
+    "computing": tuple(name for name in BUDGET_SECONDS if name not in WAITING),
+    "waiting": WAITING,
     "full": tuple(BUDGET_SECONDS),
 }
 
@@ -63,12 +69,30 @@ def main() -> int:
     options, rest = parser.parse_known_args()
     if options.choice == "gpu":
         return subprocess.run([sys.executable, "-m", "tests.gpu", *rest], cwd=ROOT).returncode
+    if options.choice == "full":
+        return _side_by_side(rest)
     layers = [name for name in CHOICES[options.choice] if any(TESTS.glob(f"{name}/**/test_*.py"))]
     if not layers:
         print(f"no tests for {options.choice}: {', '.join(CHOICES[options.choice])}")
         return 2
     arguments = ["--rootdir", str(ROOT), *(str(TESTS / layer) for layer in layers), *rest]
     return int(pytest.main(arguments, plugins=[Totals()]))
+
+
+def _side_by_side(rest: list[str]) -> int:
+    """Run the layers that wait in a process of their own; show what it said behind the others'."""
+    command = [sys.executable, "-m", "tests", "waiting", *rest]
+    with tempfile.TemporaryFile("w+") as said:
+        waiting = subprocess.Popen(command, cwd=ROOT, stdout=said, stderr=subprocess.STDOUT)
+        try:
+            status = subprocess.run([sys.executable, "-m", "tests", "computing", *rest], cwd=ROOT)
+            other = waiting.wait()
+        finally:
+            waiting.kill()
+        said.seek(0)
+        sys.stdout.writelines(said)
+    sys.stdout.flush()
+    return status.returncode or other
 
 
 if __name__ == "__main__":

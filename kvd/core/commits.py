@@ -142,7 +142,9 @@ def _mask(segments: np.ndarray) -> int:
 
 def _send(state: State, journal: Journal, rows: np.ndarray, freed: list[int]) -> Commit:
     ssd, index = find_ssd(state), state.index
-    new = index.new_segment[rows] != 0
+    # A row that only lost a class may be on its way to a new place: nothing is there yet (I7).
+    written = np.array([row in journal.written for row in rows.tolist()], bool)
+    new = (index.new_segment[rows] != 0) & written[:, None]
     segments = np.where(new, index.new_segment[rows], index.segment[rows])
     pages = np.where(new, index.new_page[rows], index.page[rows])
     journal.segments.update(dict.fromkeys(freed))

@@ -9,6 +9,8 @@ from kvd.testing import run
 from kvd.testing.situations import SOMETIMES
 
 SEEDS = 100
+# Beyond those: fetches shortened by a failed read, and a row that lost a class while it is written.
+SEEDS_MORE = (117, 132)
 
 
 @pytest.fixture(scope="module")
@@ -21,7 +23,8 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "seed" in metafunc.fixturenames:
         one = metafunc.config.getoption("seed")
         count = metafunc.config.getoption("seeds") or SEEDS
-        metafunc.parametrize("seed", [one] if one is not None else range(count))
+        many = (*range(count), *(SEEDS_MORE if count <= SEEDS else ()))
+        metafunc.parametrize("seed", [one] if one is not None else many)
 
 
 def test_invariants_hold(seed: int, seen: Counter) -> None:
