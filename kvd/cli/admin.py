@@ -69,7 +69,8 @@ def main(words: list[str] | None = None) -> int:
     for stream in (sys.stdout, sys.stderr):
         stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
     try:
-        code = _run(_parser().parse_args(words))
+        said = sys.argv[1:] if words is None else words
+        code = _run(_parser(said).parse_args(said))
         sys.stdout.flush()
         return code
     except KvdError as error:
@@ -84,7 +85,8 @@ def main(words: list[str] | None = None) -> int:
         return _refuse("interrupted", EXIT_REFUSED)
 
 
-def _parser() -> argparse.ArgumentParser:
+def _parser(words: list[str]) -> argparse.ArgumentParser:
+    """Return what reads the words; of other verbs than theirs it knows the names only."""
     parser = argparse.ArgumentParser(
         prog="kvd-admin", description="Ask and steer a running kvd daemon.", epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -99,7 +101,8 @@ def _parser() -> argparse.ArgumentParser:
                          help="how long to wait for the daemon (5)")  # fmt: skip
         own.add_argument("--json", action="store_true", help="print one JSON object")
         own.set_defaults(chosen=verb)
-        getattr(_module(verb), f"{verb.name}_flags")(own)
+        if verb.name in words:  # Their modules cost more than a question to the daemon.
+            getattr(_module(verb), f"{verb.name}_flags")(own)
     size_flags.add_flags(verbs.add_parser(SIZE[0], help=SIZE[1], description=SIZE[1]))
     return parser
 
@@ -107,7 +110,7 @@ def _parser() -> argparse.ArgumentParser:
 def _run(arguments: argparse.Namespace) -> int:
     if arguments.verb == SIZE[0]:
         return importlib.import_module("kvd.cli.size").run(arguments)
-    from kvd.client.admin import AdminClient
+    from kvd.admin.asking import AdminClient
 
     flags = {"directory": arguments.directory, "config": arguments.config}
     said = settle({key: text for key, text in flags.items() if text}, os.environ, DEFAULT_FILE)
@@ -133,7 +136,7 @@ def _seconds(text: str) -> float:
 
 
 def _code_of(error: KvdError) -> int:
-    from kvd.client.admin import NoDaemon
+    from kvd.admin.asking import NoDaemon
 
     return EXIT_NOBODY if isinstance(error, NoDaemon) else EXIT_REFUSED
 

@@ -3,11 +3,11 @@
 import argparse
 from collections.abc import Iterator
 
+from kvd.admin.asking import AdminClient
 from kvd.cli.admin_show import CLASS_COLUMNS, HEX_SHOWN
 from kvd.cli.chains import chain_flags, read_asked
 from kvd.cli.messages import human, human_time
 from kvd.cli.tables import show_json, show_line, show_table
-from kvd.client.admin import AdminClient
 from kvd.errors import ErrorKind, KvdError
 from kvd.types import CLASS_COUNT
 from kvd.v1 import admin_pb2 as admin

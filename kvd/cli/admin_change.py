@@ -4,10 +4,10 @@ import argparse
 import json
 import sys
 
+from kvd.admin.asking import AdminClient, NoDaemon
 from kvd.cli.chains import find_keyspace
 from kvd.cli.messages import human
 from kvd.cli.tables import show_json, show_line
-from kvd.client.admin import AdminClient, NoDaemon
 from kvd.errors import ErrorKind, KvdError
 from kvd.units import SIZE_UNITS, parse_size
 from kvd.v1 import admin_pb2 as admin

@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from kvd.admin.asking import AdminClient
 from kvd.cli.admin_chain import miss_why
 from kvd.cli.admin_show import HEX_SHOWN
 from kvd.cli.admin_top import interval
@@ -15,7 +16,6 @@ from kvd.cli.messages import human, human_time
 from kvd.cli.numbers import look, numbers_of
 from kvd.cli.report_page import page
 from kvd.cli.tables import show_line
-from kvd.client.admin import AdminClient
 from kvd.v1 import admin_pb2 as admin
 
 MISSES_SHOWN = 50

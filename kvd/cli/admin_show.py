@@ -3,9 +3,9 @@
 import argparse
 from collections.abc import Iterable, Iterator
 
+from kvd.admin.asking import AdminClient
 from kvd.cli.messages import human, human_time
 from kvd.cli.tables import show_json, show_line, show_table
-from kvd.client.admin import AdminClient
 from kvd.v1 import admin_pb2 as admin
 from kvd.v1 import kvd_pb2 as pb
 

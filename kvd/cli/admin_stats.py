@@ -2,8 +2,8 @@
 
 import argparse
 
+from kvd.admin.asking import AdminClient
 from kvd.cli.tables import show_json, show_table
-from kvd.client.admin import AdminClient
 from kvd.errors import ErrorKind, KvdError
 from kvd.v1 import admin_pb2 as admin
 

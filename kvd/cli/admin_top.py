@@ -6,11 +6,11 @@ import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from kvd.admin.asking import AdminClient
 from kvd.cli.figures import CLASSES
 from kvd.cli.messages import human, human_time
 from kvd.cli.numbers import look, numbers_of
 from kvd.cli.tables import console, show_line
-from kvd.client.admin import AdminClient
 
 if TYPE_CHECKING:
     from rich.console import Group, RenderableType

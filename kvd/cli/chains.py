@@ -7,7 +7,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from kvd.client.admin import AdminClient
+from kvd.admin.asking import AdminClient
 from kvd.errors import ErrorKind, KvdError
 from kvd.identity import KVD_CHAIN, chain_digests
 from kvd.limits import DIGEST_BYTES

@@ -6,9 +6,9 @@ Everything here is JSON; None stands for what cannot be said, as the hit rate of
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from kvd.admin.asking import AdminClient
 from kvd.cli.figures import CLASSES, TIERS, Figures, Span, figures_of
 from kvd.cli.messages import as_object
-from kvd.client.admin import AdminClient
 from kvd.v1 import admin_pb2 as admin
 
 SESSIONS_SHOWN = 10

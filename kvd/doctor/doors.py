@@ -47,7 +47,7 @@ class Told:
 def ask_daemon(path: Path) -> Told:
     """Return what the daemon behind a socket tells; raise Unseen when it tells nothing."""
     try:
-        from kvd.client.admin import AdminClient
+        from kvd.admin.asking import AdminClient
         from kvd.v1 import admin_pb2 as pb
 
         with AdminClient(path, _ANSWER_SECONDS) as client:

@@ -12,9 +12,9 @@ import grpc
 import numpy as np
 import pytest
 
+from kvd.admin.asking import AdminClient, NoDaemon
 from kvd.cli.admin import VERBS, main
 from kvd.client import BlockShape, Client, Dtype, Keyspace
-from kvd.client.admin import AdminClient, NoDaemon
 from kvd.config import ADMIN_SOCKET
 from kvd.v1 import admin_pb2 as admin
 from kvd.v1 import admin_pb2_grpc

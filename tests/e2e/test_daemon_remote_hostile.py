@@ -236,8 +236,15 @@ def test_connections_are_bounded(short_directory):
             assert one_more.recv(1) == b""
         for connection in held:
             connection.close()
+        until(lambda: _is_taken(node), "the ends of connections are not seen")
         with channel_to(node.here.tcp) as channel:
             assert Attached(channel, A_TOKEN).register()
+
+
+def _is_taken(node) -> bool:
+    with dial(node) as connection, contextlib.suppress(ConnectionResetError):
+        return connection.recv(1) != b""
+    return False
 
 
 # ---- TLS ----

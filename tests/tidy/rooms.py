@@ -60,6 +60,7 @@ ROOMS = {
         ("words", "codec", "client", "speculate"),
         ("torch", "cupy", "transformers", "vllm", "sglang", "lmcache"),
     ),
+    "admin": Room(("words", "v1"), ("grpc", "google")),
     "doctor": Room(
         (
             "words",
@@ -68,7 +69,7 @@ ROOMS = {
             "arena",
             "disk",
             "daemon.budget",
-            "client.admin",
+            "admin",
             "rpc.lock",
             "rpc.tcp",
             "rpc.credentials",
@@ -76,7 +77,7 @@ ROOMS = {
     ),  # fmt: skip
     "sizing": Room(("words", "codec", "format", "daemon.budget")),
     "cli": Room(
-        ("words", "client", "checking", "doctor", "sizing", "v1"),
+        ("words", "admin", "client", "checking", "doctor", "sizing", "v1"),
         ("rich", "google", "grpc", "grpc_health"),
     ),
     "testing": Room(("words", *BELOW_DAEMON, "daemon", "rpc", "observe"), ("pytest", "hypothesis")),
