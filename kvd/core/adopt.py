@@ -17,12 +17,11 @@ from kvd.core.effects import DestroySlab, Effect
 from kvd.core.events import Adopted
 from kvd.core.extents import ExtentMap
 from kvd.core.index import NO_ROW, Tree
+from kvd.core.keyspaces import named_tree
 from kvd.core.shares import group_of
 from kvd.core.slabs import is_own
 from kvd.core.state import Slab, State
 from kvd.core.transitions import SlabState, StripState
-from kvd.errors import KvdError
-from kvd.shape import cell_grid
 from kvd.types import CLASS_COUNT
 
 _BITS = 1 << np.arange(CLASS_COUNT)
@@ -76,19 +75,10 @@ def _choose(state: State, left: LeftDram) -> list[LeftSlab]:
 
 def _take_trees(state: State, left: LeftDram) -> list[Tree | None]:
     """Return the tree of each name; None where it cannot be."""
-    index, trees = state.index, []
+    trees = []
     for name in left.rows.keys.names:
         keyspace, tenant = left.keyspaces[name.keyspace]
-        tree = index.trees_by_key.get((name.keyspace, name.lane))
-        if tree is None:
-            try:
-                grid = cell_grid(keyspace.shape, name.lane)
-            except KvdError:
-                trees.append(None)
-                continue
-            tree = Tree(NO_ROW, name.keyspace, tenant, name.lane, grid, keyspace=keyspace)
-            index.adopt(tree)
-        trees.append(tree)
+        trees.append(named_tree(state, name, keyspace, tenant))
     return trees
 
 

@@ -107,7 +107,8 @@ def _note_miss(
     if first == asked:
         return
     begin = first * DIGEST_BYTES
-    chunk, before = event.chain[begin:][:DIGEST_BYTES], event.chain[:begin][-DIGEST_BYTES:]
+    chunk = event.chain[begin : begin + DIGEST_BYTES]
+    before = event.chain[max(0, begin - DIGEST_BYTES) : begin]
     lacking = (t for t in trees if not _is_whole(state.index, t, chunk))
     tree = next(lacking, trees[0])
     assert tree.keyspace is not None

@@ -3,6 +3,7 @@
 The digest of a keyspace covers the tenant, so no handle of one tenant names another's chunks.
 """
 
+from kvd.core.disk_effects import LaneName
 from kvd.core.effects import Answer, Effect, KeyspaceGranted
 from kvd.core.events import KeyspaceWanted
 from kvd.core.index import NO_ROW, Tree
@@ -95,3 +96,18 @@ def tree_of(state: State, session_id: int, handle: int, lane: Lane) -> tuple[Ses
         )
     known = state.index.trees_by_key.get((digest, lane))
     return session, known or Tree(NO_ROW, digest, session.tenant, lane, grid, keyspace=keyspace)
+
+
+def named_tree(state: State, name: LaneName, keyspace: Keyspace, tenant: str) -> Tree | None:
+    """Return the tree of what an earlier daemon left, taken in if it is new; None: it cannot be."""
+    index = state.index
+    known = index.trees_by_key.get((name.keyspace, name.lane))
+    if known is not None:
+        return known
+    try:
+        grid = cell_grid(keyspace.shape, name.lane)
+    except KvdError:
+        return None
+    tree = Tree(NO_ROW, name.keyspace, tenant, name.lane, grid, keyspace=keyspace)
+    index.adopt(tree)
+    return tree

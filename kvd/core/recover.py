@@ -10,14 +10,13 @@ from kvd.core.disk_effects import RowColumns
 from kvd.core.disk_events import Recovered
 from kvd.core.effects import Effect
 from kvd.core.index import NO_ROW, Index, Tree
+from kvd.core.keyspaces import named_tree
 from kvd.core.segments import find_ssd, reopen_segment
 from kvd.core.ssd import Segment, Ssd
 from kvd.core.state import State
 from kvd.core.transitions import SegmentLife
-from kvd.errors import KvdError
 from kvd.limits import PAGE_BYTES
 from kvd.policy.value import heat_at
-from kvd.shape import cell_grid
 from kvd.types import CLASS_COUNT, SegmentState
 
 _DEPTH_ROUNDS_MAX = 32  # Each doubles what is looked at; no chain is longer.
@@ -76,14 +75,7 @@ def _take_trees(state: State, event: Recovered) -> tuple[list[Tree | None], np.n
     trees: list[Tree | None] = []
     for name in event.rows.keys.names:
         keyspace, tenant = event.keyspaces[name.keyspace]
-        try:
-            grid = cell_grid(keyspace.shape, name.lane)
-        except KvdError:
-            trees.append(None)
-            continue
-        tree = Tree(NO_ROW, name.keyspace, tenant, name.lane, grid, keyspace=keyspace)
-        state.index.adopt(tree)
-        trees.append(tree)
+        trees.append(named_tree(state, name, keyspace, tenant))
     ids = np.array([NO_ROW if tree is None else tree.id for tree in trees], np.int64)
     return trees, ids[event.rows.keys.name_of] if len(ids) else np.zeros(0, np.int64)
 
