@@ -17,6 +17,7 @@ LIMITS = {
     "docs/protocol.md": 500,
     "docs/restart.md": 150,
     "docs/style.md": 150,
+    "tests/cases.md": 120,
 }
 FENCE = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
 TITLE = re.compile(r"^# \S", re.MULTILINE)
