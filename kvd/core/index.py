@@ -16,7 +16,7 @@ from kvd.shape import CellGrid
 from kvd.types import CLASS_COUNT, Lane
 
 NO_ROW = -1
-ROWS_AT_START = 1024
+ROWS_AT_START = 64
 
 
 @dataclass(slots=True)

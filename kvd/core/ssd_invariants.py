@@ -31,17 +31,19 @@ def check(state: State, live: np.ndarray) -> None:
 def _check_rows(state: State, live: np.ndarray) -> None:
     """I6 among what is durable: a restart finds no holes."""
     index = state.index
-    dead = np.ones(len(index.parent), bool)
-    dead[live] = False
     for name in _OF_LIVE_ROWS:
-        assert not getattr(index, name)[dead].any(), f"{name} of a row that is gone"
+        column = getattr(index, name)
+        here = np.count_nonzero(column[live])
+        assert np.count_nonzero(column) == here, f"{name} of a row that is gone"
     durable = index.segment[live] != 0
     assert (durable[:, 1:] <= durable[:, :-1]).all(), "I6: a durable class without the one before"
     parents = index.parent[live]
     # A replaced chunk is durable by its old strips, until its new ones are.
     ssd = find_ssd(state)
     replaced = [*ssd.held, *(ssd.commit.held if ssd.commit is not None else ())]
-    founded = (parents == NO_ROW) | np.isin(parents, replaced)
+    founded = parents == NO_ROW
+    if replaced:
+        founded |= np.isin(parents, replaced)
     holes = (durable > (index.segment[parents] != 0)).any(axis=1) & ~founded
     told = index.cataloged[live] & index.cataloged[parents] & ~index.condemned[parents]
     told &= index.saving[parents] != Saving.WRITING  # Told just now, and durable with it.
@@ -54,14 +56,14 @@ def _check_segments(state: State) -> None:
     index, ssd = state.index, find_ssd(state)
     live_bytes, writing = Counter(), Counter()
     places = []
-    for columns, durable in (
-        ((index.segment, index.page), True),
-        ((index.new_segment, index.new_page), False),
+    for segments, pages, durable in (
+        (index.segment, index.page, True),
+        (index.new_segment, index.new_page, False),
     ):
-        for row, plane_class in np.argwhere(columns[0]).tolist():
-            segment, page = (int(column[row, plane_class]) for column in columns)
-            size = int(index.size[row, plane_class])
-            assert ssd.segments[segment].plane_class == plane_class
+        strips = np.flatnonzero(segments)
+        columns = (column.reshape(-1)[strips].tolist() for column in (segments, pages, index.size))
+        for strip, segment, page, size in zip(strips.tolist(), *columns, strict=True):
+            assert ssd.segments[segment].plane_class == strip % CLASS_COUNT
             live_bytes[segment] += size * durable
             writing[segment] += not durable
             places.append((segment, page * PAGE_BYTES, size))
@@ -96,8 +98,10 @@ def _check_segments(state: State) -> None:
 def _used(state: State) -> Counter:
     """Return the bytes on disk, or on their way there, by tenant."""
     index, used = state.index, Counter()
-    for row, plane_class in np.argwhere((index.segment != 0) | (index.new_segment != 0)).tolist():
-        used[tenant_of(index, row)] += int(index.size[row, plane_class])
+    on_disk = np.where((index.segment != 0) | (index.new_segment != 0), index.size, 0).sum(axis=1)
+    rows = np.flatnonzero(on_disk)
+    for row, size in zip(rows.tolist(), on_disk[rows].tolist(), strict=True):
+        used[tenant_of(index, row)] += size
     return used
 
 

@@ -68,8 +68,10 @@ class Tally:
             self._on_effect(effect)
         self._on_event(event)
         for name, family in self.expected.items():
-            counted = +getattr(self.state.counts, name)
-            require(counted == +family, f"counts: {name} {_differing(counted, +family)}")
+            counted = getattr(self.state.counts, name)
+            # As dicts first, which is quick; as counters a zero is as good as nothing.
+            if not dict.__eq__(counted, family) and counted != family:
+                require(False, f"counts: {name} {_differing(counted, family)}")
         self._check_sums()
         self._check_tiers()
         self._check_bytes()
