@@ -1,46 +1,73 @@
 """The simulated world over many seeds. `--seeds N` runs more, `--seed K` replays one."""
 
-from collections import Counter
-from collections.abc import Iterator
+import sys
+import time
 
 import pytest
+from rich.progress import MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from kvd.testing import run
+from kvd.testing.seeds import Summary, summarize
+from kvd.testing.simulation import EVENTS
 from kvd.testing.situations import SOMETIMES
 
-SEEDS = 100
-# Beyond those: fetches shortened by a failed read, and a row that lost a class while it is written.
-SEEDS_MORE = (117, 132)
+SEEDS = 200
+SAY_EVERY_S = 30  # Where no terminal shows a bar.
 
 
 @pytest.fixture(scope="module")
-def seen() -> Iterator[Counter]:
-    """Collect what was seen over all seeds of this run."""
-    yield Counter()
+def summary(request: pytest.FixtureRequest) -> Summary:
+    """All seeds, judged in as many processes as there are cores."""
+    if request.config.getoption("seed") is not None:
+        pytest.skip("one seed is replayed")
+    count = request.config.getoption("seeds") or SEEDS
+    capture = request.config.pluginmanager.getplugin("capturemanager")
+    with capture.global_and_fixture_disabled(), Shown(count) as shown:
+        return summarize(range(count), progress=shown.update)
 
 
-def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    if "seed" in metafunc.fixturenames:
-        one = metafunc.config.getoption("seed")
-        count = metafunc.config.getoption("seeds") or SEEDS
-        many = (*range(count), *(SEEDS_MORE if count <= SEEDS else ()))
-        metafunc.parametrize("seed", [one] if one is not None else many)
+class Shown:
+    """A bar on a terminal, elsewhere a line now and then."""
+
+    def __init__(self, count: int) -> None:
+        columns = TextColumn("seeds"), MofNCompleteColumn(), TimeElapsedColumn()
+        self._bar = Progress(*columns, disable=not sys.stderr.isatty())
+        self._task, self._count = self._bar.add_task("seeds", total=count), count
+        self._said_s = time.monotonic()
+
+    def __enter__(self) -> "Shown":
+        self._bar.start()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._bar.stop()
+
+    def update(self, summary: Summary) -> None:
+        self._bar.update(self._task, completed=summary.seeds)
+        if self._bar.disable and time.monotonic() - self._said_s > SAY_EVERY_S:
+            self._said_s = time.monotonic()
+            wrong = len(summary.violations)
+            print(f"{summary.seeds} of {self._count} seeds, {wrong} violations", flush=True)
 
 
-def test_invariants_hold(seed: int, seen: Counter) -> None:
-    result = run(seed)
-    seen.update(result.sometimes)
+def test_invariants_hold(summary: Summary) -> None:
+    assert not summary.violations, "\n".join(
+        f"seed {judged.seed}: {judged.violation}" for judged in summary.violations
+    )
+    assert summary.seeds and summary.events_least >= EVENTS
 
 
-def test_rare_situations_happened(
-    seen: Counter, request: pytest.FixtureRequest, record_property
-) -> None:
+def test_rare_situations_happened(summary: Summary) -> None:
     """A world that never was in a rare situation shows nothing about it."""
-    options = request.config.option
-    if options.seed is not None or (options.seeds or SEEDS) < SEEDS:
+    if summary.seeds < SEEDS:
         pytest.skip("a few seeds are not in every situation")
-    record_property("sometimes", {name: seen[name] for name in SOMETIMES})
-    assert not [name for name in SOMETIMES if not seen[name]]
+    assert not [name for name in SOMETIMES if not summary.sometimes.get(name)]
+
+
+def test_one_seed(request: pytest.FixtureRequest) -> None:
+    """With its traceback, for who looks for a bug."""
+    seed = request.config.getoption("seed")
+    run(17 if seed is None else seed)
 
 
 @pytest.mark.parametrize("number", (3, 14))
