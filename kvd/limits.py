@@ -15,6 +15,8 @@ CELL_BYTES_MAX = (1 << 28) - 1  # A strip's table has no more bits for a length.
 CHUNK_TOKENS_DEFAULT = 64
 DIGEST_BYTES = 32  # Of a keyspace and of a chain position.
 CHUNK_KEY_BYTES = 16
+# That anything kept may name: what is given out from there on has its place in a u64 for ever.
+GENERATION_MAX = (1 << 63) - 1
 
 # A strip is read from ssd in pieces of one size, so that its first layers are there early. Below
 # the minimum the cost of a read outweighs that of its bytes.

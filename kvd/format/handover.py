@@ -13,13 +13,14 @@ from kvd.format.page import HEAD_BYTES, Refused, damaged, seal, unseal
 from kvd.format.rows import LANE, sound_lanes
 from kvd.format.superblock import UUID_BYTES
 from kvd.identity import digest_of_keyspace_bytes
-from kvd.limits import DIGEST_BYTES, PAGE_BYTES
+from kvd.limits import DIGEST_BYTES, GENERATION_MAX, PAGE_BYTES
 from kvd.types import CLASS_COUNT
 
 MAGIC = b"kvd-dram"
 HANDOVER_FORMAT = 1
 DIRECTORY_BYTES = 112
 TENANT_BYTES = 64
+SLAB_MAX = (1 << 31) - 1  # As with generations: those made behind it have numbers, too.
 NO_HOME = bytes(UUID_BYTES)  # Of a daemon without an ssd tier.
 _FIELDS = struct.Struct(f"<QQQ{UUID_BYTES}s{DIRECTORY_BYTES}sIIII")
 FIELDS_BYTES = _FIELDS.size
@@ -126,6 +127,8 @@ def _split(body: bytes, at: int, count: int) -> tuple[tuple[tuple[bytes, bytes],
 
 def _problem(left: Handover) -> str:
     """Return what cannot be, or nothing."""
+    if left.generation > GENERATION_MAX:
+        return f"generation {left.generation} cannot be"
     if not left.slab_bytes or left.slab_bytes % PAGE_BYTES:
         return f"slabs of {left.slab_bytes} bytes cannot be"
     digests = {digest for digest, _ in left.keyspaces}
@@ -135,13 +138,26 @@ def _problem(left: Handover) -> str:
     slabs, rows = left.slabs, left.rows
     numbers = slabs["slab"]
     sound = (numbers != 0) & (slabs["orphan"] <= 1) & ~slabs["zero"].any(axis=1)
+    sound &= numbers <= SLAB_MAX
     if not sound.all() or len(np.unique(numbers)) != len(numbers):
         return "it names a slab that cannot be"
+    if len(set(slabs[["device", "inode"]].tolist())) != len(slabs):
+        return "two slabs of it are one file"
+    if not all(map(_is_text, slabs["tenant"].tolist())):
+        return "it names a tenant that cannot be"
     if not _sound_rows(left).all():
         return "it names a chunk that cannot be"
     if _meet(rows["slab"].ravel(), rows["offset"].ravel(), rows["size"].ravel()):
         return "two strips of it lie in one place"
     return ""
+
+
+def _is_text(name: bytes) -> bool:
+    try:
+        name.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
 
 
 def _sound_rows(left: Handover) -> np.ndarray:

@@ -9,6 +9,7 @@ from kvd.checksum import checksum
 from kvd.format.page import Refused, damaged, seal, unseal
 from kvd.format.segment import SEGMENT_MAX
 from kvd.format.superblock import UUID_BYTES
+from kvd.limits import GENERATION_MAX
 from kvd.types import PlaneClass, SegmentState
 
 MAGIC = b"kvdctlog"
@@ -66,6 +67,8 @@ def parse_meta(data: bytes) -> Meta | Refused:
     rest = body[_META.size :]
     if len(rest) != count * UUID_BYTES:
         return damaged(f"its meta record has {len(rest)} bytes for {count} directories")
+    if generation > GENERATION_MAX:
+        return damaged(f"its meta record says generation {generation}")
     starts = range(0, len(rest), UUID_BYTES)
     directories = tuple(rest[at : at + UUID_BYTES] for at in starts)
     problem = _directories_problem(directories)

@@ -8,7 +8,7 @@ import numpy as np
 
 from kvd.checksum import checksum
 from kvd.format.segment import SEGMENT_MAX
-from kvd.limits import DIGEST_BYTES
+from kvd.limits import DIGEST_BYTES, GENERATION_MAX
 from kvd.types import CLASS_COUNT, Lane, Part, Shard, ShardScheme
 
 _KEY_FIELDS = [
@@ -127,7 +127,8 @@ def _checksums(rows: np.ndarray) -> np.ndarray:
 def _plausible(rows: np.ndarray) -> np.ndarray:
     good = sound_lanes(rows) & ~rows["value_zero"].any(axis=1)
     good &= (rows["segment"] <= SEGMENT_MAX).all(axis=1)
-    good &= (rows["generation"] != 0) & ~np.isnan(rows["heat"])
+    good &= (rows["generation"] != 0) & (rows["generation"] < GENERATION_MAX)
+    good &= ~np.isnan(rows["heat"])
     there = rows["pages"] != 0
     good &= there[:, 0] & (there[:, :-1] | ~there[:, 1:]).all(axis=1)
     for name in _PLACE:

@@ -26,7 +26,7 @@ heads = st.builds(
     st.sampled_from(PlaneClass), sizes,
 )  # fmt: skip
 metas = st.builds(
-    Meta, st.integers(0, 2**64 - 1), st.lists(uuids, max_size=255, unique=True).map(tuple),
+    Meta, st.integers(0, 2**63 - 1), st.lists(uuids, max_size=255, unique=True).map(tuple),
     st.integers(0, 2**32 - 1), st.integers(0, 2**64 - 1),
 )  # fmt: skip
 tensors = st.builds(
@@ -127,7 +127,7 @@ def test_rows_survive_and_damage_is_refused(found, seed, data):
         rows[name] = np.where(there, rng.integers(0, top, there.shape, np.uint64), 0)
     for name in ("epoch", "page", "pages"):
         rows[name] = np.where(there, rng.integers(1, 2**31, there.shape), 0)
-    rows["generation"] = rng.integers(1, 2**64, len(found), np.uint64)
+    rows["generation"] = rng.integers(1, 2**63 - 1, len(found), np.uint64)
     rows["heat"] = rng.choice((-np.inf, 0.0, 3.5), len(found))
     seal_rows(rows)
     assert sound_rows(parse_rows(rows.tobytes())).all()

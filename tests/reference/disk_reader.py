@@ -124,7 +124,8 @@ class Row:
 def parse_meta(data: bytes) -> list[bytes]:
     fields = body(data, b"kvdctlog")
     must(len(fields) >= 24, "short")
-    (count,) = struct.unpack_from("<I", fields, 20)
+    (generation, count) = struct.unpack_from("<Q12xI", fields)
+    must(generation < 1 << 63, "generation")
     names = [fields[at : at + 16] for at in range(24, len(fields), 16)]
     must(count <= 255 and len(fields) == 24 + 16 * count, "count")
     must(all(any(name) for name in names) and len(set(names)) == count, "names")
@@ -152,7 +153,7 @@ def parse_row(key: bytes, value: bytes) -> Row:
     must(pad == 0 and not any(value[131:136]), "pad")
     must(scheme <= 2 and index < count and (scheme != 0 or count == 1), "lane")
     generation, profile, heat = struct.unpack_from("<QQd", value, 32)
-    must(generation > 0 and not math.isnan(heat), "generation or heat")
+    must(0 < generation < (1 << 63) - 1 and not math.isnan(heat), "generation or heat")
     roots = struct.unpack_from("<3Q", value, 56)
     segments, epochs, pages, counts = (
         struct.unpack_from("<3I", value, at) for at in (80, 92, 104, 116)

@@ -30,6 +30,7 @@ from kvd.format.rows import (
     sound_rows,
 )
 from kvd.identity import Keyspace, digest_of_keyspace_bytes, keyspace_digest
+from kvd.limits import GENERATION_MAX
 from kvd.shape import BlockShape, KvGroup, TensorShape
 from kvd.types import Dtype, Lane, Part, Role, Shard, ShardScheme
 
@@ -113,7 +114,8 @@ def test_what_is_no_whole_rows_is_refused():
     ("name", "value"),
     [
         ("key_zero", 1), ("value_zero", 1), ("shard_scheme", 3), ("shard_index", 8),
-        ("shard_count", 0), ("generation", 0), ("heat", np.nan), ("pages", (0, 0, 0)),
+        ("shard_count", 0), ("generation", 0), ("generation", GENERATION_MAX),
+        ("heat", np.nan), ("pages", (0, 0, 0)),
         ("pages", (0, 1, 1)), ("pages", (1, 0, 1)), ("epoch", (1, 0, 1)), ("page", (1, 1, 0)),
         ("pages", (1, 1, 0)), ("segment", (1, 1, 10**8)), ("page", (2**32 - 1, 1, 1)),
     ],
@@ -173,6 +175,11 @@ def test_a_meta_record_that_cannot_be_is_refused():
     for at in range(len(data)):
         answer = parse_meta(data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :])
         assert answer.reason == (Reason.FOREIGN if at < 8 else Reason.DAMAGED)
+
+
+def test_a_mark_behind_which_no_generation_is_left_is_refused():
+    assert parse_meta(pack_meta(Meta(GENERATION_MAX))) == Meta(GENERATION_MAX)
+    assert isinstance(parse_meta(pack_meta(Meta(GENERATION_MAX + 1))), Refused)
 
 
 def test_meta_names_each_directory_once():

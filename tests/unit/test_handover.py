@@ -18,7 +18,7 @@ from kvd.format.handover import MAGIC, NO_HOME, pack_handover, parse_handover
 from kvd.format.keyspaces import pack_keyspace
 from kvd.format.page import Reason, Refused
 from kvd.identity import Keyspace, chunk_key
-from kvd.limits import DIGEST_BYTES, PAGE_BYTES
+from kvd.limits import DIGEST_BYTES, GENERATION_MAX, PAGE_BYTES
 from kvd.shape import BlockShape, KvGroup, TensorShape
 from kvd.testing.disk_strips import CELLS, PROFILE, make_strip
 from kvd.types import CLASS_COUNT, Dtype, Lane, PlaneClass, Role
@@ -179,16 +179,42 @@ def test_another_version_is_refused_by_its_number(left):
     ],
 )  # fmt: skip
 def test_what_cannot_be_is_refused_though_its_checksum_fits(left, column, place, value):
-    from kvd.format import handover
-
     values = getattr(left.rows, column).copy()
     values[place] = value
     bad = replace(left, rows=replace(left.rows, **{column: values}))
+    files = {slab.slab: (1, slab.slab) for slab in left.slabs}
+    refused = parse_handover(unchecked(handover_of(bad, MINE, files)))
+    assert isinstance(refused, Refused) and refused.reason == Reason.DAMAGED
+
+
+@pytest.mark.parametrize(
+    ("column", "value"),
+    [("inode", 1), ("tenant", b"\xff"), ("slab", 1 << 31)],
+)
+def test_slabs_that_cannot_be_are_refused_though_the_checksum_fits(left, column, value):
+    """Two of one file would be taken over twice; what is no text would end the start."""
+    found = parse_handover(packed(left))
+    slabs = found.slabs.copy()
+    slabs[column][1] = value
+    rows = found.rows.copy()
+    if column == "slab":
+        rows["slab"][rows["slab"] == 2] = value
+    assert isinstance(parse_handover(unchecked(replace(found, slabs=slabs, rows=rows))), Refused)
+
+
+def test_a_generation_that_leaves_no_other_is_refused(left):
+    most = parse_handover(packed(replace(left, generation=GENERATION_MAX)))
+    assert most.generation == GENERATION_MAX
+    assert isinstance(parse_handover(unchecked(replace(most, generation=1 << 63))), Refused)
+
+
+def unchecked(found) -> bytes:
+    """Return an index that nobody looked at before it was packed."""
+    from kvd.format import handover
+
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(handover, "_problem", lambda left: "")
-        data = packed(bad)
-    refused = parse_handover(data)
-    assert isinstance(refused, Refused) and refused.reason == Reason.DAMAGED
+        return pack_handover(found)
 
 
 # ---- descriptors ----
