@@ -14,7 +14,15 @@ from kvd.errors import ErrorKind, KvdError
 from kvd.limits import MIB
 from kvd.settings import TENANT_SECTION, Setting
 from kvd.settings_limits import SETTINGS
-from kvd.settings_values import NAME_RULE, TENANT_NAME, Value, read_text, read_toml, refusal
+from kvd.settings_values import (
+    NAME_RULE,
+    TENANT_NAME,
+    Value,
+    brief,
+    read_text,
+    read_toml,
+    refusal,
+)
 
 DEFAULT_FILE = Path("/etc/kvd/kvd.toml")
 FILE_FLAG, FILE_VARIABLE = "--config", "KVD_CONFIG"
@@ -132,6 +140,8 @@ def _read_file(path: Path) -> Settled:
         line = data.rstrip().count(b"\n") + 1
         what = str(error).replace("at end of document", f"at line {line}, the end")
         raise _wrong(path, f"not TOML: {what}") from None
+    except ValueError as error:  # Of a number with more digits than Python reads.
+        raise _wrong(path, f"not TOML that can be read: {error}") from None
     except RecursionError:
         raise _wrong(path, "not TOML that can be read: too deeply nested") from None
     return {said.key: said for said in _of_document(document, path)}
@@ -167,10 +177,12 @@ def _of_tenants(raw: object, path: Path) -> Iterator[Said]:
 def _of_table(section: str, shown: str, table: dict[str, object], path: Path) -> Iterator[Said]:
     rows = _OF_SECTION[section]
     for name, raw in table.items():
-        if name not in rows and section == TENANT_SECTION and isinstance(raw, dict):
-            advice = f'a tenant with a dot in its name is quoted: [tenants."{shown[8:]}.{name}"]'
-            raise _wrong(path, advice)
         if name not in rows:
+            dotted = f"{shown.removeprefix('tenants.')}.{name}"
+            is_tenant = section == TENANT_SECTION and TENANT_NAME.fullmatch(dotted)
+            if is_tenant and isinstance(raw, dict):
+                advice = f'a tenant with a dot in its name is quoted: [tenants."{dotted}"]'
+                raise _wrong(path, advice)
             raise _unknown(path, f"{shown}.{name}", [f"{shown}.{known}" for known in rows])
         yield _of_key(rows[name], f"{shown}.{name}", raw, path)
 
@@ -196,7 +208,7 @@ def _unknown(path: Path, name: str, known: list[str]) -> KvdError:
     elsewhere = [key for key in BY_KEY if key.rpartition(".")[2] == name.rpartition(".")[2]]
     if elsewhere and not name.startswith("tenants.") and TENANT_SECTION not in elsewhere[0]:
         nearest = elsewhere[0]
-    return _wrong(path, f"{name!r} is not a setting; the nearest is {nearest!r}")
+    return _wrong(path, f"{brief(name)} is not a setting; the nearest is {nearest!r}")
 
 
 def _wrong(path: Path, what: str) -> KvdError:

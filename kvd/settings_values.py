@@ -47,10 +47,18 @@ Value = int | float | str | Path | Address | tuple[int | str | Path, ...] | None
 
 def refusal(where: str, said: object, allowed: str) -> KvdError:
     """Return the one line about a setting that cannot be."""
-    shown = str(said).lower() if isinstance(said, bool) else repr(said)
-    if len(shown) > SHOWN_CHARS_MAX:
-        shown = shown[:SHOWN_CHARS_MAX] + "..."
-    return KvdError(ErrorKind.INVALID, f"{where} is {shown}; allowed is {allowed}")
+    return KvdError(ErrorKind.INVALID, f"{where} is {brief(said)}; allowed is {allowed}")
+
+
+def brief(said: object) -> str:
+    """Return what was said as a line about it has it: of what is long the beginning."""
+    if isinstance(said, bool):
+        return str(said).lower()
+    try:
+        text = repr(said)
+    except (ValueError, RecursionError):  # A number of too many digits, or tables too deep.
+        return "too large to be shown"
+    return text if len(text) <= SHOWN_CHARS_MAX else text[:SHOWN_CHARS_MAX] + "..."
 
 
 def read_toml(setting: Setting, said: object, where: str) -> Value:

@@ -14,6 +14,7 @@ from kvd.limits import DIGEST_BYTES
 from kvd.v1 import admin_pb2 as admin
 
 HEX_LEAST = 4
+REASON_CHARS_MAX = 400  # It may hold a word of a file, which may be as long as the file.
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,16 +93,21 @@ def find_keyspace(client: AdminClient, text: str) -> admin.KeyspaceInfo:
     return found[0]
 
 
-def _read(text: str) -> str:
-    return sys.stdin.read() if text == "-" else Path(text).read_text()
+def _read(text: str, flag: str) -> str:
+    try:
+        return sys.stdin.read() if text == "-" else Path(text).read_text()
+    except UnicodeDecodeError:
+        raise _invalid(f"{flag} {text}: not text") from None
 
 
 def _read_tokens(name: str) -> list[int]:
-    text = _read(name).strip()
+    text = _read(name, "--tokens").strip()
     try:
         tokens = json.loads(text) if text.startswith("[") else [int(word) for word in text.split()]
     except ValueError as error:
-        raise _invalid(f"--tokens {name}: not token ids: {error}") from None
+        raise _invalid(f"--tokens {name}: not token ids: {error}"[:REASON_CHARS_MAX]) from None
+    except RecursionError:
+        raise _invalid(f"--tokens {name}: not token ids: lists too deep in each other") from None
     if not all(isinstance(token, int) and not isinstance(token, bool) for token in tokens):
         raise _invalid(f"--tokens {name}: not a list of token ids")
     return tokens
@@ -109,7 +115,7 @@ def _read_tokens(name: str) -> list[int]:
 
 def _read_chain(text: str) -> bytes:
     if not re.fullmatch(r"[0-9a-fA-F]+", text):
-        text = "".join(_read(text).split())
+        text = "".join(_read(text, "--chain").split())
     chain = _hex(text, "--chain")
     if not chain or len(chain) % DIGEST_BYTES:
         raise _invalid(f"--chain has {len(chain)} bytes; it is {DIGEST_BYTES} for each chunk")

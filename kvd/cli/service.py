@@ -22,6 +22,7 @@ FIRST_DESCRIPTOR = 3
 RECOVERY_NS = 120 * NS_PER_S  # Asked for before the catalog is read: a million strips take five.
 STOP_NS = 30 * NS_PER_S  # Besides draining: disk and catalog close, dram is stored.
 STATUS_SECONDS = 1.0
+DIGITS_MAX = 19
 _NS_PER_US = 1000
 
 
@@ -117,6 +118,6 @@ def _socket_of(name: str, descriptor: int) -> socket.socket:
 
 
 def _number(name: str, text: str) -> int:
-    if not (text.isascii() and text.isdigit()):
-        raise KvdError(ErrorKind.INVALID, f"{name} is {text!r}; it must be a number")
+    if not (text.isascii() and text.isdigit() and len(text) <= DIGITS_MAX):
+        raise KvdError(ErrorKind.INVALID, f"{name} is {text[:80]!r}; it must be a number")
     return int(text)
