@@ -1,4 +1,4 @@
-"""`python -m tests {fast,full,sim,crash,gpu,tidy}`: choose layers, run pytest, show budgets.
+"""`python -m tests {fast,full,sim,fuzz,crash,gpu,tidy}`: choose layers, run pytest, show budgets.
 
 `full` runs layers that compute beside those that wait for processes. Further arguments go to
 pytest: `python -m tests sim --seed 17`, `python -m tests fast -k chain`.
@@ -19,6 +19,7 @@ BUDGET_SECONDS = {
     "tidy": 5,
     "unit": 20,
     "property": 60,
+    "fuzz": 40,
     "conformance": 20,
     "golden": 10,
     "simulation": 120,
@@ -33,6 +34,7 @@ CHOICES = {
     "tidy": ("tidy",),
     "fast": FAST,
     "sim": ("simulation",),
+    "fuzz": ("fuzz",),
     "crash": ("crash",),
     "computing": tuple(name for name in BUDGET_SECONDS if name not in WAITING),
     "waiting": WAITING,

@@ -1,0 +1,11 @@
+"""The table of parsers: everything that reads bytes from outside, and what is not tried here.
+
+`test_complete` compares it with the code, so that a new parser cannot be forgotten.
+"""
+
+from tests.fuzz import messages, on_disk, said
+from tests.fuzz.parser import Parser
+
+PARSERS: tuple[Parser, ...] = (*on_disk.PARSERS, *messages.PARSERS, *said.PARSERS)
+BY_NAME = {parser.name: parser for parser in PARSERS}
+assert len(BY_NAME) == len(PARSERS), "two parsers have one name"
