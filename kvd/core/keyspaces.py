@@ -37,7 +37,7 @@ def need_request(state: State, session: Session) -> None:
 
 def _validate(keyspace: Keyspace) -> None:
     validate_shape(keyspace.shape)
-    for name in ("model", "weight_revision"):
+    for name in ("model", "weight_revision", "chain", "layout"):
         if not getattr(keyspace, name):
             raise KvdError(
                 ErrorKind.INVALID, f"keyspace field {name} is empty; it is part of the identity"

@@ -101,6 +101,23 @@ def chain_of(data: bytes, limits: Limits) -> bytes:
     return data
 
 
+def _stored_chain_of(data: bytes, limits: Limits) -> bytes:
+    """Return a chain that something is to be stored under; raise INVALID for padded short hashes.
+
+    A digest is all that tells chunks apart, so what somebody can make collide must not become one.
+    """
+    words = np.frombuffer(chain_of(data, limits), "<u8").reshape(-1, 4)
+    padded = ~words[:, :2].any(axis=1) | ~words[:, 2:].any(axis=1)
+    repeated = (words == words[:, :1]).all(axis=1)
+    short = np.flatnonzero(padded | repeated)
+    if len(short):
+        raise invalid(
+            f"chunk {short[0]} of chain has a digest of 16 bytes or fewer, padded or repeated; it "
+            f"must be {DIGEST_BYTES} bytes of a hash without collisions, as BLAKE2b or SHA-256"
+        )
+    return data
+
+
 def _columns(data: bytes, dtype: str, field: str, limits: Limits) -> np.ndarray:
     """Return a chunk-major column of all classes as [n, 3]."""
     row = CLASS_COUNT * np.dtype(dtype).itemsize
@@ -201,7 +218,7 @@ def _reserve(message: pb.ReserveRequest, asker: Asker) -> Event:
         message.keyspace,
         lane_of(message.lane),
         message.parent,
-        chain_of(message.chain, limits),
+        _stored_chain_of(message.chain, limits),
         _columns(message.sizes, "<u4", "sizes", limits),
         message.durability == pb.DURABILITY_DISK,
     )

@@ -250,7 +250,7 @@ def test_errors_keep_their_kind_and_words(client, stub, stored):
     lost = refusal(lambda: stub.Release(pb.ReleaseRequest(lease=999_999), **credentials))
     assert lost.code() == grpc.StatusCode.ABORTED
     disk = pb.ReserveRequest(
-        keyspace=stored.keyspace, chain=bytes(32), sizes=np.full(3, 4096, "<u4").tobytes(),
+        keyspace=stored.keyspace, chain=bytes(range(32)), sizes=np.full(3, 4096, "<u4").tobytes(),
         durability=pb.DURABILITY_DISK,
     )  # fmt: skip
     assert refusal(lambda: stub.Reserve(disk, **credentials)).code() == (

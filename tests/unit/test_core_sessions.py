@@ -82,7 +82,7 @@ def test_shapes_that_cannot_be(shape: BlockShape, kind: ErrorKind) -> None:
     assert kind_of(scene.ask(wish)) == kind
 
 
-@pytest.mark.parametrize("field", ("model", "weight_revision", "chunk_tokens"))
+@pytest.mark.parametrize("field", ("model", "weight_revision", "chain", "layout", "chunk_tokens"))
 def test_a_keyspace_names_what_it_is_of(field: str) -> None:
     scene = Scene()
     values = {"model": "m", "weight_revision": "r", "shape": SHAPE}

@@ -62,12 +62,28 @@ def test_core_and_clients_say_whole_alike():
     ("durability", "durable"), [(pb.DURABILITY_MEMORY, False), (pb.DURABILITY_DISK, True)]
 )
 def test_durability_is_the_cores_to_grant(durability, durable):
-    request = pb.ReserveRequest(chain=bytes(32), sizes=bytes(12), durability=durability)
+    request = pb.ReserveRequest(chain=bytes(range(32)), sizes=bytes(12), durability=durability)
     assert wish_of(FrameKind.RESERVE, request, ASKER).durable is durable
 
 
+SHORT = bytes(range(1, 9))
+
+
+@pytest.mark.parametrize(
+    "digest",
+    [bytes(32), SHORT + bytes(24), bytes(24) + SHORT, 2 * SHORT + bytes(16), 4 * SHORT],
+    ids=["zero", "padded behind", "padded before", "16 bytes", "repeated"],
+)
+def test_nothing_is_stored_under_a_shorter_hash(digest):
+    good = bytes(range(32))
+    request = pb.ReserveRequest(chain=good + digest, sizes=bytes(24))
+    with pytest.raises(KvdError, match="chunk 1 of chain .* 32 bytes") as refused:
+        wish_of(FrameKind.RESERVE, request, ASKER)
+    assert refused.value.kind == ErrorKind.INVALID
+
+
 def test_a_durability_of_nobody_is_refused():
-    request = pb.ReserveRequest(chain=bytes(32), sizes=bytes(12), durability=2)
+    request = pb.ReserveRequest(chain=bytes(range(32)), sizes=bytes(12), durability=2)
     with pytest.raises(KvdError, match="durability is 2") as refused:
         wish_of(FrameKind.RESERVE, request, ASKER)
     assert refused.value.kind == ErrorKind.INVALID
