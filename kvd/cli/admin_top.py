@@ -10,7 +10,7 @@ from kvd.admin.asking import AdminClient
 from kvd.cli.figures import CLASSES
 from kvd.cli.messages import human, human_time
 from kvd.cli.numbers import look, numbers_of
-from kvd.cli.tables import console, show_line
+from kvd.cli.tables import console, printable, show_line
 
 if TYPE_CHECKING:
     from rich.console import Group, RenderableType
@@ -48,7 +48,7 @@ def run_top(client: AdminClient, arguments: argparse.Namespace) -> int:
         for numbers in _pages(client, arguments):
             with out.capture() as captured:
                 out.print(page(numbers))
-            show_line(captured.get())
+            print(captured.get())
         return 0
     from rich.live import Live
 
@@ -167,7 +167,7 @@ def _sessions(numbers: dict) -> "Table":
                    ">requests", ">leases", ">leased", ">slabs")  # fmt: skip
     for each in numbers["sessions"]:
         table.add_row(
-            str(each["session"]), each["tenant"], each["client"], str(each["pid"]),
+            str(each["session"]), each["tenant"], printable(each["client"]), str(each["pid"]),
             str(each["requests"]), str(each["leases"]), human(each["lease_bytes"]),
             str(each["slabs"]),
         )  # fmt: skip

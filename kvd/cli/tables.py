@@ -21,7 +21,14 @@ def console() -> "Console":
     from rich.console import Console
 
     width = shutil.get_terminal_size().columns if sys.stdout.isatty() else WIDTH_OF_PIPES
-    return Console(width=width, highlight=False, soft_wrap=True)
+    return Console(width=width, highlight=False, soft_wrap=True, markup=False)
+
+
+def printable(text: str) -> str:
+    """Return text with what would steer a terminal as escapes: clients choose names freely."""
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
 def show_json(arguments: argparse.Namespace, message: Message) -> bool:
@@ -41,7 +48,7 @@ def show_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]]
         right = name.startswith(">")
         table.add_column(name.removeprefix(">"), justify="right" if right else "left")
     for row in rows:
-        table.add_row(*row)
+        table.add_row(*map(printable, row))
     # Not by its own print: that ends the process, in its own way, when nobody reads on.
     out = console()
     with out.capture() as captured:
@@ -50,4 +57,4 @@ def show_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]]
 
 
 def show_line(line: str) -> None:
-    print(line)
+    print(printable(line))

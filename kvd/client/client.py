@@ -1,13 +1,15 @@
 """The SDK's front: one client of one daemon, and the keyspaces opened on it."""
 
 import weakref
+from dataclasses import fields
 from pathlib import Path
 
 from kvd.client.held import HeldLeases
 from kvd.client.link import Link
 from kvd.client.mapping import Pool
+from kvd.client.messages import lane_message, said
 from kvd.client.outcomes import Status
-from kvd.client.scope import Scope, invalid
+from kvd.client.scope import Scope, check_text, invalid
 from kvd.client.space import Space
 from kvd.client.thread import watch_forks
 from kvd.codec import PROFILE_DEFAULT, CodecProfile
@@ -27,8 +29,9 @@ class Client:
 
     def __init__(self, directory: str | Path, name: str = "", deadline_s: float = 10.0) -> None:
         """`deadline_s` bounds every verb that is given no other."""
-        if deadline_s <= 0:
+        if not deadline_s > 0:
             raise invalid(f"deadline_s is {deadline_s}, it must be above 0")
+        check_text(name, "name")
         self._deadline_s = deadline_s
         self._pool = Pool()
         watch_forks(self._pool)
@@ -47,6 +50,10 @@ class Client:
         The daemon hears of it with the first verb, and again after a reconnect.
         """
         validate_shape(keyspace.shape)
+        for field in fields(keyspace):
+            if field.type in (str, "str"):
+                check_text(getattr(keyspace, field.name), f"keyspace.{field.name}")
+        said(lane_message, lane)
         if not 1 <= keyspace.chunk_tokens <= CHUNK_TOKENS_MAX:
             tokens = keyspace.chunk_tokens
             raise invalid(f"chunk_tokens is {tokens}, allowed are 1 to {CHUNK_TOKENS_MAX}")

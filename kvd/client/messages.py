@@ -1,6 +1,8 @@
 """Words of kvd <-> protobuf messages, and promises checked before anybody trusts them."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 
@@ -13,6 +15,7 @@ from kvd.v1 import kvd_pb2 as pb
 from kvd.wire import WHOLE
 
 Triple = tuple[int, int, int]  # One number per class.
+Of, Made = TypeVar("Of"), TypeVar("Made")
 Counts = Triple  # Of chunks, never growing from class to class.
 
 WHOLES = (WHOLE, WHOLE, WHOLE)
@@ -32,6 +35,14 @@ NOT_ADMITTED = {
     pb.GROWING: Reason.GROWING,
     pb.QUOTA: Reason.QUOTA,
 }
+
+
+def said(make: Callable[[Of], Made], of: Of) -> Made:
+    """Return what `make` makes of a word; raise INVALID where its numbers fit no message."""
+    try:
+        return make(of)
+    except (TypeError, ValueError) as error:
+        raise KvdError(ErrorKind.INVALID, f"{of} cannot be said in a message: {error}") from None
 
 
 def lane_message(lane: Lane) -> pb.Lane:

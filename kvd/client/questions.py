@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from google.protobuf.message import Message
 
 from kvd.client.asking import Question
-from kvd.client.messages import lane_message, parse_counts
+from kvd.client.messages import lane_message, parse_counts, said
 from kvd.client.outcomes import Cleared, Found, Reason
 from kvd.client.scope import Scope, check_class_count, chunk_count, told_ms
 from kvd.client.session import Session
@@ -106,7 +106,7 @@ def cleared_of(scope: Scope, answer: Cleared | KvdError) -> Cleared:
 
 
 def _messages(scope: Scope, lanes: Sequence[Lane] | None) -> list[pb.Lane]:
-    return [lane_message(lane) for lane in ((scope.lane,) if lanes is None else lanes)]
+    return [said(lane_message, lane) for lane in ((scope.lane,) if lanes is None else lanes)]
 
 
 def let_go(scope: Scope, lease: int) -> None:

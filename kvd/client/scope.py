@@ -39,7 +39,7 @@ class Scope:
     def deadline(self, deadline_s: float | None) -> float:
         """Return the seconds that a verb has."""
         chosen = self.deadline_s if deadline_s is None else deadline_s
-        if chosen <= 0:
+        if not chosen > 0:  # So that NaN, which no timer ends by, is refused too.
             raise invalid(f"deadline_s is {chosen}, it must be above 0")
         return min(chosen, Limits().deadline_ns_max / 1e9)
 
@@ -81,6 +81,16 @@ def check_class_count(class_count: int) -> None:
     """Raise INVALID for what is no number of leading classes."""
     if not 1 <= class_count <= CLASS_COUNT:
         raise invalid(f"class_count is {class_count}, allowed are 1 to {CLASS_COUNT}")
+
+
+def check_text(text: object, what: str) -> None:
+    """Raise INVALID for what no message can carry as text: a bug of the caller, told to him."""
+    if not isinstance(text, str):
+        raise invalid(f"{what} is a {type(text).__name__}, it must be text")
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise invalid(f"{what} is no text that UTF-8 has: {error.reason}") from None
 
 
 def chunk_keys(keyspace: bytes, chain: bytes) -> list[bytes]:

@@ -39,6 +39,26 @@ def told(flags=None, environment=None):
         ({"drain_seconds": "3601"}, ("'3601'", "3600")),
         ({"tenants": ["a/b"]}, ("--tenant", "'a/b'")),
         ({"tenants": [".."]}, ("'..'",)),
+        *(
+            ({"tenants": [name]}, (repr(name),))
+            for name in (
+                ".",
+                "../red",
+                "/tmp",
+                "",
+                " ",
+                "a b",
+                "é",
+                "ａ",
+                "a" * 65,
+                "a\n",
+                "\0a",
+                "-x",
+                "_default",
+                "a\u200b",
+                "\ud800",
+            )
+        ),
         ({"tenants": ["a", "a"]}, ("once",)),
         ({"tenants": [f"t{n}" for n in range(65)]}, ("--tenant", "64")),
         ({"directory": "/tmp/" + "x" * 100}, ("107", "/default/session.sock")),
