@@ -5,6 +5,7 @@ A daemon that is away, late or broken means misses; only the caller's own mistak
 
 from kvd.client.asynchronous import AsyncClient, AsyncFetch, AsyncSpace
 from kvd.client.client import Client
+from kvd.client.comparing import Comparison, Difference, compare
 from kvd.client.fetch import Fetch
 from kvd.client.outcomes import (
     Arrival,
@@ -30,12 +31,14 @@ __all__ = [
     "AsyncClient",
     "AsyncFetch",
     "AsyncSpace",
+    "Comparison",
     "BlockShape",
     "CellGrid",
     "Cleared",
     "Client",
     "Counters",
     "Delivery",
+    "Difference",
     "Dtype",
     "ErrorKind",
     "Fetch",
@@ -56,4 +59,5 @@ __all__ = [
     "Status",
     "Stored",
     "TensorShape",
+    "compare",
 ]

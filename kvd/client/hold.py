@@ -48,7 +48,7 @@ class Hold:
         self.granted = granted
         self.reason = reason
         self.arrivals = arrivals
-        self._scope = scope
+        self.scope = scope
         self._lock = threading.Lock()
         self._readers = 0
         self._released = False
@@ -64,11 +64,11 @@ class Hold:
         """Only so many of the chunks granted are good: the rest is missing for `reason`."""
         self.granted.strips.shrink(counts)
         self.reason = reason
-        self._scope.link.counters.miss(reason)
+        self.scope.link.counters.miss(reason)
 
     def read(self, area: Area, class_count: int, act: Callable[[], int]) -> int:
         """Return how many leading chunks of the area `act` found good, 0 if the lease ended."""
-        granted, counters = self.granted, self._scope.link.counters
+        granted, counters = self.granted, self.scope.link.counters
         arrived = min(self.arrivals.layer_ends[:class_count]) >= area.layer_end
         if not arrived or not self._enter():
             return 0
@@ -99,11 +99,11 @@ class Hold:
             self._released = True
             idle = self._readers == 0
         if idle:
-            self._scope.link.post(self._let_go)
+            self.scope.link.post(self._let_go)
 
     def lose(self) -> None:
         """The daemon took the lease back, or is gone. On the I/O thread."""
-        self._scope.link.counters.leases_lost += 1
+        self.scope.link.counters.leases_lost += 1
         if self.granted.landing is None:
             self.arrivals.fail(KvdError(ErrorKind.LOST, "the lease was lost"))
         with self._lock:
@@ -131,16 +131,16 @@ class Hold:
             self._readers -= 1
             over = self._readers == 0 and (self._released or lease.lost)
         if over:
-            self._scope.link.post(self._let_go if self._released else self._drop_views)
+            self.scope.link.post(self._let_go if self._released else self._drop_views)
 
     def _proven(self) -> bool:
         lease = self.granted.lease
         if lease.holds():
             return True
-        thread = self._scope.link.thread()
+        thread = self.scope.link.thread()
         if thread.is_current():  # Cannot wait for the answer here; so in doubt it is not good.
             return False
-        return thread.call(lease.prove(min(self._scope.deadline_s, _PROOF_SECONDS_MAX)))
+        return thread.call(lease.prove(min(self.scope.deadline_s, _PROOF_SECONDS_MAX)))
 
     def _drop_views(self) -> None:
         """Tell the daemon of a lost lease that nobody reads its places, so that it can use them."""
@@ -148,7 +148,7 @@ class Hold:
             self.granted.lease.release()
 
     def _let_go(self) -> None:
-        granted, scope = self.granted, self._scope
+        granted, scope = self.granted, self.scope
         self.arrivals.end()
         session = granted.lease.session
         if session.alive:

@@ -120,6 +120,8 @@ class Counters:
     delivered_bytes: int = 0
     decoded_chunks: int = 0
     checksum_failures: int = 0
+    compared_chunks: int = 0
+    differing_chunks: int = 0
     leases_lost: int = 0
     misses: dict[str, int] = field(default_factory=dict)
 

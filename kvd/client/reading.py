@@ -72,6 +72,16 @@ class Strips:
         self.profiles = [PROFILES[number] for number in set(self._profile_ids)]
 
     @property
+    def promised(self) -> Promised:
+        return self._promised
+
+    def table(self, plane_class: PlaneClass) -> np.ndarray:
+        """Return the tables [chunks, cells] of a class that was checked before."""
+        table = self._tables[plane_class]
+        assert table is not None
+        return table
+
+    @property
     def class_bytes(self) -> tuple[int, int, int]:
         """Bytes of all strips per class."""
         a, r, e = (int(sizes.sum(dtype=np.int64)) for sizes in self._promised.sizes)

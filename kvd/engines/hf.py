@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from kvd.client import Client, Delivery, Stored
+from kvd.client import Client, Comparison, Delivery, Space, Stored, compare
 from kvd.clock import NS_PER_S, MonotonicClock
 from kvd.engines.border import Border, GuardedFetch
 from kvd.engines.hf_model import HfModel, keyspace
@@ -100,6 +100,17 @@ class HfEngine:
             None,
         )
 
+    def compare(self, prompt: Sequence[int]) -> Comparison | None:
+        """Compute the prompt's KV again and compare it with what is stored, bit by bit.
+
+        Costs a prefill. None when nothing could be compared: kvd failed, or has none of it.
+        """
+        space, whole = self._space, len(prompt) // CHUNK_TOKENS * CHUNK_TOKENS
+        if space is None or not whole:
+            return None
+        tensors = self.prefill(prompt)
+        return self.border.call(lambda: _compared(space, list(prompt[:whole]), tensors), None)
+
     def prefetch(self, prompt: Sequence[int]) -> None:
         """Announce a prompt that is soon to be generated from; costs one short round trip."""
         space, chunks = self._space, usable_chunks(len(prompt))
@@ -161,3 +172,14 @@ class HfEngine:
         gradual = fetch.delivered_bytes < sum(fetch.class_bytes)
         layers = self._engine.layers
         return Prefix(guarded, layers, self._clock, deadline_ns, gradual=gradual)
+
+
+def _compared(space: Space, tokens: list[int], tensors: list[list[Any]]) -> Comparison | None:
+    prepared = space.prepare(tensors)
+    try:
+        with space.fetch(space.chain(tokens)) as fetch:
+            for _ in fetch.arrivals():
+                pass
+            return compare(fetch, prepared) if any(fetch.counts) else None
+    finally:
+        prepared.give_back(space.scope.pool)

@@ -115,6 +115,23 @@ def test_other_weights_find_nothing(model, daemon) -> None:
         assert other.generate(PROMPT, OPTIONS).found == (0, 0, 0)
 
 
+def test_what_is_stored_is_compared_with_what_is_computed_again(model, daemon) -> None:
+    with connected(daemon) as client:
+        engine = HfEngine(model, client, revision="1")
+        assert engine.compare(PROMPT) is None
+        engine.store(PROMPT)
+        comparison = engine.compare(PROMPT)
+        assert comparison.counts == (CHUNKS,) * 3 and comparison.differences == ()
+        with torch.no_grad():  # The weights change, and nobody says so.
+            other = random_llama()
+            next(other.parameters()).view(-1)[:] += 1
+        comparison = HfEngine(other, client, revision="1").compare(PROMPT)
+        assert comparison.counts == (CHUNKS,) * 3 and comparison.differences
+        daemon.process.kill()
+        daemon.wait()
+        assert engine.compare(PROMPT) is None
+
+
 def test_the_daemon_killed_in_the_middle(model, cold, daemon) -> None:
     with connected(daemon) as client:
         engine = HfEngine(model, client, revision="1")
