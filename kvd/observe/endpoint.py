@@ -7,6 +7,7 @@ import asyncio
 import concurrent.futures
 import contextlib
 import logging
+import re
 import socket
 import socketserver
 import threading
@@ -26,6 +27,8 @@ LOOP_SECONDS = 2.0
 CLIENT_SECONDS = 5.0  # For all of a scrape, however its client sends and takes.
 REST_SECONDS = 0.2  # Between two: whoever may connect asks for no more of the daemon's time.
 _PATH = "/metrics"
+_VERSIONS = re.compile("version=([^;,]*)")
+_VERSION = re.compile(r"[0-9]{1,9}(\.[0-9]{1,9})*\s*")
 
 _log = logging.getLogger("kvd.metrics")
 
@@ -99,7 +102,7 @@ class Endpoint:
             return _say(start_response, "503 Service Unavailable", "the daemon does not answer")
         registry = CollectorRegistry(auto_describe=False)
         registry.register(Told(self._expand(reading)))
-        return make_wsgi_app(registry)(environ, start_response)
+        return make_wsgi_app(registry)(_readable(environ), start_response)
 
 
 @contextlib.contextmanager
@@ -148,6 +151,14 @@ class _Listener(WSGIServer):
 class _Quiet(WSGIRequestHandler):
     def log_message(self, format: str, *args: object) -> None:
         pass
+
+
+def _readable(environ: dict[str, str]) -> dict[str, str]:
+    """Return a request whose Accept names numbers as versions, or none: the library fails there."""
+    versions = _VERSIONS.findall(environ.get("HTTP_ACCEPT", ""))
+    if all(map(_VERSION.fullmatch, versions)):
+        return environ
+    return {name: value for name, value in environ.items() if name != "HTTP_ACCEPT"}
 
 
 def _cut(connection: socket.socket) -> None:

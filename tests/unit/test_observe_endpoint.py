@@ -77,6 +77,14 @@ def test_both_formats_parse_and_say_help_and_type(endpoint, observer, accept, pa
     assert {s.value for s in seconds if s.labels.get("call") == "fetch"} >= {0.0, 1.0, 0.003}
 
 
+@pytest.mark.parametrize("version", ["1.ept", "", "x", "1.0.0.0.0", "٣", "9" * 5000])
+def test_a_version_that_is_none_leaves_the_plain_format(endpoint, capfd, version):
+    accept = f"application/openmetrics-text; version={version}".encode().decode("latin-1")
+    status, text = get(endpoint.port, Accept=accept)
+    assert status == 200 and "kvd_" in text
+    assert capfd.readouterr().err == ""
+
+
 def test_other_paths_and_methods_are_refused(endpoint):
     assert get(endpoint.port, "/")[0] == 404 and "/metrics" in get(endpoint.port, "/")[1]
     assert get(endpoint.port, method="POST")[0] == 405
