@@ -4,7 +4,7 @@ PYTHON ?= python3
 RUN := .venv/bin/python
 KERNELS := $(wildcard CMakeLists.txt) $(shell find kernels -type f 2>/dev/null)
 
-.PHONY: setup native test test-fast bench demo lint format proto clean
+.PHONY: setup native test test-fast test-deep bench demo lint format proto clean
 
 setup: .venv/installed build/native/built
 
@@ -27,6 +27,18 @@ test: setup
 
 test-fast: setup
 	$(RUN) -m tests fast
+
+# What takes as long as it is given: a fuzzer guided by coverage, and more of the simulated world.
+DEEP_SECONDS ?= 1200
+DEEP_SEEDS ?= 300
+
+test-deep: setup .venv/deep
+	$(RUN) -m tests.fuzz.deep --seconds $(DEEP_SECONDS)
+	$(RUN) -m tests sim --seeds $(DEEP_SEEDS)
+
+.venv/deep: .venv/installed
+	$(RUN) -m pip install --quiet --constraint constraints.txt --editable '.[deep]'
+	touch $@
 
 bench: setup
 	$(RUN) -m bench all

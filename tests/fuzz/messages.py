@@ -5,6 +5,7 @@ from collections.abc import Coroutine
 from functools import cache
 
 import numpy as np
+import uvloop
 from google.protobuf.message import DecodeError
 
 from kvd.client.landing import Landing, staging_bytes
@@ -44,12 +45,12 @@ PIECE = 2 * PAGE_BYTES
 
 def run(work: Coroutine[None, None, bool]) -> bool:
     """Run what needs a loop on the one that is kept for it."""
-    return _loop().run_until_complete(work)
+    return loop_of_all().run_until_complete(work)
 
 
 @cache
-def _loop() -> asyncio.AbstractEventLoop:
-    return asyncio.new_event_loop()
+def loop_of_all() -> asyncio.AbstractEventLoop:
+    return uvloop.new_event_loop()
 
 
 # ---- to the daemon ----

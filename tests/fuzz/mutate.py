@@ -6,7 +6,7 @@ Chance is an argument: hypothesis's can be shrunk, the fuzzer's comes from its o
 import random
 from collections.abc import Callable, Sequence
 
-from tests.fuzz.parser import Parser
+from tests.fuzz.parser import Parser, seeds_of
 from tests.fuzz.wire import mutate_message
 
 LONGEST = 1 << 16
@@ -18,7 +18,7 @@ Change = Callable[[random.Random, bytearray, Sequence[bytes]], None]
 
 def mutated(rng: random.Random, parser: Parser, data: bytes | None = None) -> bytes:
     """Return a seed of the parser, or `data`, changed in one to four ways, mended half the time."""
-    seeds = parser.seeds()
+    seeds = seeds_of(parser)
     out = bytearray(rng.choice(seeds) if data is None else data)
     for _ in range(rng.choice((1, 1, 2, 4))):
         if parser.protobuf and rng.random() < 0.7:

@@ -72,7 +72,7 @@ def _files(name: str) -> list[bytes]:
         data[:PAGE_BYTES]
         for image in _images()
         for path, data in image.files.items()
-        if name in path.split("/")
+        if name in path.split("/") and any(data[:PAGE_BYTES])
     }
     return sorted(found)
 
@@ -366,6 +366,7 @@ PARSERS = (
     Parser(
         "handover", _take_handover, lambda: list(_left()[:2]),
         ("format/handover.py:parse_handover", "format/handover.py:_split",
+         "format/handover.py:_is_text",
          "daemon/handover.py:left_of", "daemon/handover.py:_listed"),
         mend=summed,
         lengths=(

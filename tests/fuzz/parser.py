@@ -4,15 +4,19 @@ A row is data: hypothesis (`test_parsers`) and the coverage-guided fuzzer (`deep
 """
 
 import contextlib
+import os
 import signal
 import struct
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 CORPUS = Path(__file__).parent / "corpus"
 # Of the processor, not of the clock: machines stall, and a hang does not.
 HANG_SECONDS = 10.0
+# Where files are made to be read: on a disk they would be most of what it costs to try an input.
+scratch_home = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
 
 
 class Hang(Exception):
@@ -55,7 +59,13 @@ class Parser:
     lengths: tuple[Length, ...] = ()
     protobuf: bool = False  # Its bytes are a message, or a head of `head` bytes and one.
     head: int = 0
-    room_bytes: int = field(default=1 << 18)  # That it may take for the largest of lengths.
+    room_bytes: int = 1 << 18  # That it may take for the largest of lengths.
+
+
+@cache
+def seeds_of(parser: Parser) -> tuple[bytes, ...]:
+    """Return the valid inputs of a parser, made once."""
+    return tuple(parser.seeds())
 
 
 def taken(parser: Parser, data: bytes) -> bool:

@@ -14,7 +14,7 @@ from kvd.errors import KvdError
 from kvd.identity import chain_digests
 from kvd.limits import DIGEST_BYTES
 from kvd.rpc.credentials import Credentials, Denied
-from kvd.rpc.entrance import token_of
+from kvd.rpc.entrance import TcpEntrance
 from kvd.rpc.tcp import Certificates
 from kvd.rpc.tokens import TOKENS_MAX, TokenFile
 from kvd.settings import Setting
@@ -23,15 +23,14 @@ from kvd.settings_sources import settle
 from kvd.settings_values import plain, read_text, toml
 from kvd.units import parse_size, parse_time, size_text
 from tests.e2e.certificates import Authority
+from tests.fuzz import parser
 from tests.fuzz.parser import Parser
 from tests.unit.settings_scene import NO_FILE, PLAIN, beside, example
 
 
 @cache
 def _scratch() -> tempfile.TemporaryDirectory:
-    memory = "/dev/shm"  # A disk would be most of what it costs to try an input.
-    place = memory if os.access(memory, os.W_OK) else None
-    return tempfile.TemporaryDirectory(prefix="kvd-fuzz-", dir=place)
+    return tempfile.TemporaryDirectory(prefix="kvd-fuzz-", dir=parser.scratch_home)
 
 
 def _file(name: str, data: bytes) -> Path:
@@ -129,10 +128,23 @@ TOKEN = "a" * 32
 
 def _take_credential(data: bytes) -> bool:
     """A header of a call, and the names of a certificate, by lines."""
-    header, *names = data.decode("latin-1").split("\n")
-    tenant = _credentials().identify(token_of([("authorization", header)]), names)
-    assert tenant == "red"
+    header, *names = data.split(b"\n")
+    entrance = TcpEntrance(_credentials())
+    assert entrance.tenant_of(_Call(header.decode("latin-1"), names)) == "red"  # type: ignore[arg-type]
     return True
+
+
+class _Call:
+    """The context of a call, as far as it says who calls."""
+
+    def __init__(self, header: str, names: list[bytes]) -> None:
+        self._header, self._names = header, names
+
+    def invocation_metadata(self) -> list[tuple[str, str | bytes]]:
+        return [("x-other-bin", b"x"), ("authorization", self._header)]
+
+    def auth_context(self) -> dict[str, list[bytes]]:
+        return {"x509_common_name": self._names[:1], "x509_subject_alternative_name": self._names}
 
 
 @cache
@@ -151,7 +163,7 @@ def _take_pem(data: bytes) -> bool:
     files[names[data[0] % 3]] = data[1:]
     paths = {name: _file(name, content) for name, content in files.items()}
     with _in_a_line():
-        Certificates(TcpSettings("127.0.0.1", 0, **paths))
+        Certificates(TcpSettings("127.0.0.1", 0, **paths))._configuration()
     return True
 
 
@@ -222,12 +234,13 @@ PARSERS = (
     Parser(
         "credential", _take_credential,
         lambda: [f"Bearer {TOKEN}".encode(), b"\none.example", f"Bearer {TOKEN}\nx".encode()],
-        ("rpc/credentials.py:identify", "rpc/entrance.py:token_of"), (Denied,),
+        ("rpc/credentials.py:identify", "rpc/entrance.py:token_of", "rpc/entrance.py:names_of"),
+        (Denied,),
     ),
     Parser(
         "certificates", _take_pem,
         lambda: [bytes([at]) + pem for at, pem in enumerate(_pems())],
-        ("rpc/tcp.py:_check",), (KvdError,),
+        ("rpc/tcp.py:_check", "rpc/tcp.py:_configuration"), (KvdError,),
     ),
     Parser(
         "token_ids", _take_token_ids, lambda: [b"[1, 2, 3, 4, 5]", b"7 8 9\n10", b"4294967295"],
