@@ -114,8 +114,20 @@ def _completed(
             home = home or uuid
             block = Superblock(uuid, home, size)
             _create(files, path, block)
+        else:
+            _remove_unfinished(files, path)
         whole.append(block)
     return whole
+
+
+def _remove_unfinished(files: Files, path: Path) -> None:
+    """Remove what a repair that was ended leaves beside the superblock that it was to replace."""
+    fresh = path / FRESH_NAME
+    try:
+        if fresh.exists():
+            files.unlink(str(fresh))
+    except OSError as error:
+        raise unusable(path, error) from None
 
 
 def _create(files: Files, path: Path, superblock: Superblock) -> None:

@@ -68,6 +68,14 @@ def test_a_directory_is_made_and_known_again(tmp_path):
     second.release()
 
 
+def test_what_an_ended_repair_began_is_removed(tmp_path):
+    path = tmp_path / "data"
+    made(path)
+    (path / "superblock.new").write_bytes(b"not finished")
+    made(path)
+    assert sorted(os.listdir(path)) == ["canary", "lock", "segments", "superblock"]
+
+
 def test_an_old_set_keeps_its_segment_size(tmp_path):
     made(tmp_path / "a")
     [again] = open_directories([tmp_path / "a"], 64 * MIB, OsFiles())
