@@ -1,24 +1,18 @@
 """One nursery for all tests of the layer, and nodes that end with their test."""
 
-import os
 import random
 import shutil
-import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from kvd.disk.directories import open_directories
-from kvd.disk.files import OsFiles
-from kvd.limits import KIB, MIB
-from tests.crash.node import Node, Setting
+from tests.crash.node import Node
 from tests.crash.nursery import Nursery
+from tests.crash.places import made_node, memory_or
 from tests.crash.tally import Tally
 
 TALLY = pytest.StashKey[Tally]()
-SEGMENT_BYTES = 64 * KIB
-MEMORY, MEMORY_BYTES_MIN = Path("/dev/shm"), 256 * MIB
 
 
 @pytest.fixture(scope="session")
@@ -37,16 +31,6 @@ def quick_directory(short_directory: Path) -> Iterator[Path]:
         shutil.rmtree(path, ignore_errors=True)
 
 
-def memory_or(directory: Path) -> Path:
-    """Return a new directory in memory, or this one where there is none.
-
-    A killed process leaves there what it leaves on a disk, and syncs cost nothing.
-    """
-    if not os.access(MEMORY, os.W_OK) or shutil.disk_usage(MEMORY).free < MEMORY_BYTES_MIN:
-        return directory
-    return Path(tempfile.mkdtemp(prefix="kvd-", dir=MEMORY))
-
-
 @pytest.fixture
 def new_node(
     nursery: Nursery, short_directory: Path, quick_directory: Path
@@ -62,25 +46,6 @@ def new_node(
     yield new
     for node in made:
         node.close()
-
-
-def made_node(
-    nursery: Nursery, root: Path, segments: int, directories: int = 1, run: Path | None = None
-) -> Node:
-    """Return a node under `root`; its sockets are in `run`, if that shall be elsewhere."""
-    paths = tuple(root / f"data{number}" for number in range(directories))
-    for path in paths:
-        path.mkdir(parents=True)
-    # Smaller than a budget would choose, so that segments come and go all the time.
-    for directory in open_directories(paths, SEGMENT_BYTES, OsFiles()):
-        directory.release()
-    budget = budget_of(segments, directories)
-    return Node(nursery, Setting(root, run or root / "run", paths, budget))
-
-
-def budget_of(segments: int, directories: int = 1) -> int:
-    """Return the least budget for so many segments: they, a catalog, and what else there is."""
-    return 4 * MIB + directories * 64 * KIB + segments * (SEGMENT_BYTES + 8 * KIB)
 
 
 @pytest.fixture(scope="session")

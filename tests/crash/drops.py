@@ -5,16 +5,14 @@ One entry for each strip, written before the drop: when (monotonic), chain diges
 
 import os
 import struct
-import sys
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from kvd.core import drops
 from kvd.core.state import State
 from kvd.core.story import Why
+from tests.crash.seam import replace_everywhere
 
 ENTRY = struct.Struct("<Q32sB")
 CONDEMNED = 255
@@ -55,14 +53,5 @@ def tell_drops(path: Path) -> None:
         tell(state, row, CONDEMNED)
         condemn(state, row, why)
 
-    _replace(drop_class, told_drop)
-    _replace(condemn, told_condemn)
-
-
-def _replace(function: Callable[..., Any], by: Callable[..., Any]) -> None:
-    """Put a function in another's place wherever the core has it by name."""
-    for name, module in list(sys.modules.items()):
-        if name.startswith("kvd.core."):
-            for word, value in list(vars(module).items()):
-                if value is function:
-                    setattr(module, word, by)
+    replace_everywhere(drop_class, told_drop)
+    replace_everywhere(condemn, told_condemn)

@@ -84,16 +84,23 @@ def values(digest: bytes, version: int) -> np.ndarray:
 @lru_cache(maxsize=4096)
 def known_by(digest: bytes, version: int, class_count: int, first: bool) -> np.ndarray:
     """Return what a reader of so many classes has of a chunk, as `values`; `first` of its chain."""
-    whole = values(digest, version)
     if class_count == CLASS_COUNT:
-        return whole
+        return values(digest, version)
+    return _known_by_fewer(digest, version, first)[class_count]
+
+
+@lru_cache(maxsize=4096)
+def _known_by_fewer(digest: bytes, version: int, first: bool) -> dict[int, np.ndarray]:
+    """Return `known_by` of less than all classes, by their count: encoded once for all of them."""
+    whole = values(digest, version)
     specs, index = cell_specs(PROFILE_DEFAULT, cell_grid(SHAPE, Lane()), CHUNK_TOKENS, first)
-    read = np.empty_like(whole)
+    known = {class_count: np.empty_like(whole) for class_count in range(1, CLASS_COUNT)}
     for layer, kind in np.ndindex(LAYERS, 2):
         spec = specs[int(index[2 * layer + kind])]
         coded = encode_cell(spec, whole[layer, kind, 0])
-        read[layer, kind, 0] = decode_cell(spec, coded, PLANES_BY_CLASSES[class_count])
-    return read
+        for class_count, read in known.items():
+            read[layer, kind, 0] = decode_cell(spec, coded, PLANES_BY_CLASSES[class_count])
+    return known
 
 
 def tensors(digests: Sequence[bytes], version: int) -> list[list[np.ndarray]]:

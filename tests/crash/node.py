@@ -17,8 +17,10 @@ from kvd.disk.posix import allocated_bytes
 from kvd.limits import KIB
 from tests.crash.nursery import Forked, Nursery
 from tests.crash.program import TOLD
-from tests.crash.seam import Failing, Kill
+from tests.crash.seam import Failing, Kill, Places
+from tests.crash.sites import Point
 from tests.e2e.process import DEADLINE_S, Daemon
+from tests.e2e.supervising import Supervisor
 
 SAMPLE_S = 0.006
 LOOK_S = 0.1
@@ -33,7 +35,10 @@ LIMITS = {
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """How a node's daemons are started; `root` is on the file system of the data directories."""
+    """How a node's daemons are started; `root` is on the file system of the data directories.
+
+    `cut_outside`: that is one whose power can be cut.
+    """
 
     root: Path
     run: Path
@@ -41,6 +46,7 @@ class Setting:
     budget_bytes: int
     dram: str = "1MiB"
     limits: dict[str, int] = field(default_factory=lambda: dict(LIMITS))
+    cut_outside: bool = False
 
 
 def plan_of(kill: Kill | None, failing: Sequence[Failing], trace: Path | None) -> dict[str, Any]:
@@ -53,12 +59,15 @@ def plan_of(kill: Kill | None, failing: Sequence[Failing], trace: Path | None) -
 
 
 class _ForkedDaemon(Daemon):
-    def __init__(self, nursery: Nursery, order: dict[str, Any], directory: Path, *flags: str):
-        self._nursery, self._order = nursery, order
+    def __init__(
+        self, nursery: Nursery, order: dict[str, Any], passed: Sequence[int], directory: Path,
+        *flags: str,
+    ):  # fmt: skip
+        self._nursery, self._order, self._passed = nursery, order, passed
         super().__init__(directory, *flags)
 
     def _begin(self, words: list[str], prepare: object, python: object) -> Forked:
-        return self._nursery.start({**self._order, "words": words})
+        return self._nursery.start({**self._order, "words": words}, self._passed)
 
 
 class Watch:
@@ -94,11 +103,17 @@ class Watch:
 
 
 class Node:
+    """`manager`: has the sockets, and keeps dram over restarts."""
+
     def __init__(self, nursery: Nursery, setting: Setting) -> None:
         self.setting, self.nursery = setting, nursery
+        self.manager: Supervisor | None = None
         self.budget_bytes = setting.budget_bytes  # Of the next daemon.
-        self.attic, self.drops = setting.root / "attic", setting.run.with_name("drops")
-        self.attic.mkdir(parents=True, exist_ok=True)
+        self.drops, self._ended = setting.run.with_name("drops"), setting.run.with_name("ended")
+        attic = setting.root / "attic"
+        attic.mkdir(parents=True, exist_ok=True)
+        places = map(str, (attic, self._ended, setting.run.with_name("unsynced")))
+        self._places = asdict(Places(*places, setting.cut_outside))
         self.daemon: _ForkedDaemon | None = None
         self.client: Client | None = None
         self.watch = Watch(setting.paths, setting.budget_bytes)
@@ -112,12 +127,15 @@ class Node:
         """Start a daemon and connect to it; return whether it lived to be ready."""
         setting = self.setting
         order = {
-            "limits": setting.limits, "attic": str(self.attic), "drops": str(self.drops),
-            "plan": plan_of(kill, failing, trace),
+            "limits": setting.limits, "places": self._places, "drops": str(self.drops),
+            "plan": plan_of(kill, failing, trace), "environment": {},
         }  # fmt: skip
+        passed: tuple[int, ...] = ()
+        if self.manager is not None:
+            order["environment"], passed = self.manager.given()
         flags = [word for path in setting.paths for word in ("--data", str(path))]
         flags += ["--ssd", f"{self.budget_bytes // KIB}KiB", "--dram", setting.dram]
-        self.daemon = _ForkedDaemon(self.nursery, order, setting.run, *flags)
+        self.daemon = _ForkedDaemon(self.nursery, order, passed, setting.run, *flags)
         if not self.daemon.wait_line_or_end("ready on"):
             self.daemon.wait()
             return False
@@ -148,9 +166,19 @@ class Node:
         self.daemon.stop()
         return self.daemon.wait()
 
+    def ended_at(self) -> Point | None:
+        """Return where the last daemon wrote that it ended, once, or that it was no boundary."""
+        if not self._ended.exists():
+            return None
+        ended = Point(**json.loads(self._ended.read_text()))
+        self._ended.unlink()
+        return ended
+
     def close(self) -> None:
         if self.daemon is not None:
             self.end()
+        if self.manager is not None:
+            self.manager.close()
         self.watch.stop()
 
     def said_badly(self, *more: str) -> list[str]:

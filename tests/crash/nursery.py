@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 import threading
+from collections.abc import Sequence
 from typing import Any
 
 from tests.crash.program import ORDER_BYTES_MAX
@@ -63,14 +64,14 @@ class Nursery:
         self._lock = threading.Lock()
         threading.Thread(target=self._listen, daemon=True).start()
 
-    def start(self, order: dict[str, Any]) -> Forked:
-        """Have a daemon started."""
+    def start(self, order: dict[str, Any], passed: Sequence[int] = ()) -> Forked:
+        """Have a daemon started; it gets `passed` as a service manager's descriptors."""
         control, ours = os.pipe()
         theirs, stderr = os.pipe()
         try:
             data = json.dumps(order).encode()
             assert len(data) <= ORDER_BYTES_MAX
-            socket.send_fds(self._channel, [data], [control, stderr])
+            socket.send_fds(self._channel, [data], [control, stderr, *passed])
         finally:
             os.close(control)
             os.close(stderr)

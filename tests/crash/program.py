@@ -5,6 +5,7 @@ process for each. A process takes new plans from its standard input, a line each
 """
 
 import ctypes
+import fcntl
 import json
 import os
 import select
@@ -21,15 +22,20 @@ from typing import Any
 import kvd.cli.serve  # noqa: F401
 import kvd.config
 from kvd.cli.main import main
+from kvd.cli.service import FIRST_DESCRIPTOR
 from kvd.core import segments
 from kvd.limits import Limits
 from tests.crash.drops import tell_drops
-from tests.crash.seam import Seam, wrap_catalog
+from tests.crash.seam import Places, Seam
+from tests.crash.wrapped_catalog import wrap_catalog
 from tests.crash.wrapped_files import wrap_files
+from tests.crash.wrapped_rest import wrap_rest
 
 ORDER_BYTES_MAX = 1 << 16
 TOLD = "program: plan"
 _PR_SET_PDEATHSIG = 1
+_PASSED_MAX = 64
+_HIGH = 100  # Above all that may be open already.
 
 
 def nursery(channel: socket.socket) -> dict[str, Any] | None:
@@ -44,7 +50,7 @@ def nursery(channel: socket.socket) -> dict[str, Any] | None:
                 code = os.waitstatus_to_exitcode(status)
                 channel.send(json.dumps({"ended": pid, "status": code}).encode())
         if channel in ready:
-            data, descriptors, _, _ = socket.recv_fds(channel, ORDER_BYTES_MAX, 2)
+            data, descriptors, _, _ = socket.recv_fds(channel, ORDER_BYTES_MAX, _PASSED_MAX)
             if not data:
                 return None
             pid = os.fork()
@@ -52,10 +58,7 @@ def nursery(channel: socket.socket) -> dict[str, Any] | None:
                 for pidfd in children:
                     os.close(pidfd)
                 channel.close()
-                os.dup2(descriptors[0], 0)
-                os.dup2(descriptors[1], 2)
-                for descriptor in descriptors:
-                    os.close(descriptor)
+                _take(descriptors)
                 return json.loads(data)
             for descriptor in descriptors:
                 os.close(descriptor)
@@ -64,16 +67,30 @@ def nursery(channel: socket.socket) -> dict[str, Any] | None:
             socket.send_fds(channel, [json.dumps({"begun": pid}).encode()], [pidfd])
 
 
+def _take(descriptors: list[int]) -> None:
+    """Have the first two as standard input and error, the others from 3 on."""
+    high = [fcntl.fcntl(each, fcntl.F_DUPFD_CLOEXEC, _HIGH) for each in descriptors]
+    for each in descriptors:
+        os.close(each)
+    for each, number in zip(high, (0, 2, *range(FIRST_DESCRIPTOR, _HIGH)), strict=False):
+        os.dup2(each, number)
+        os.close(each)
+
+
 def serve(order: dict[str, Any]) -> int:
     """Be the daemon of an order."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    os.environ.update(order["environment"])
+    if "LISTEN_FDS" in os.environ:
+        os.environ["LISTEN_PID"] = str(os.getpid())
     limits = replace(Limits(), **order["limits"])
     segments.NO_SPACE_RETRY_NS = limits.probe_ns
     kvd.config.Limits = partial(replace, limits)  # type: ignore[misc]
-    seam = Seam(Path(order["attic"]))
+    seam = Seam(Places(**order["places"]))
     seam.tell(order["plan"])
     wrap_files(seam)
     wrap_catalog(seam)
+    wrap_rest(seam)
     tell_drops(Path(order["drops"]))
     threading.Thread(target=_listen, args=(seam.tell,), daemon=True).start()
     return main(["serve", *order["words"]])

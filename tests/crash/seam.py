@@ -1,33 +1,34 @@
 """Stands between a daemon and its file system: ends the process at a boundary, or has calls fail.
 
-A plan is plain data, told by the test. It counts what happens from when it was told on.
+A plan is plain data, told by the test. Boundaries are counted from the process's beginning, calls
+that are to fail from when that was told.
 """
 
 import errno
 import fnmatch
+import json
 import os
 import random
 import signal
+import sys
 import threading
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
 import lmdb
 
-from kvd.catalog.contract import DATA_NAME, Changes
-from kvd.limits import PAGE_BYTES
-from tests.crash.sites import AFTER, BEFORE, INSIDE, MIDDLE
-from tests.crash.unsynced import Unsynced
+from tests.crash.sites import AFTER, BEFORE, MIDDLE, Point
+from tests.crash.unsynced import Unsynced, found_unsynced, leave
 
 
 @dataclass(frozen=True, slots=True)
 class Kill:
     """End the process where `site` is met for the `count`th time; `seed` says what is torn.
 
-    With `power` what was not synced is taken back first, by chance.
+    With `power` what was not synced is lost, by chance or really.
     """
 
     site: str
@@ -35,6 +36,10 @@ class Kill:
     count: int
     seed: int = 0
     power: bool = False
+
+    @property
+    def point(self) -> Point:
+        return Point(self.site, self.when, self.count)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,8 +57,21 @@ class Failing:
     when: str = BEFORE
 
 
+@dataclass(frozen=True, slots=True)
+class Places:
+    """Where a process writes down its end (`ended`), keeps what it may lose (`attic`, `unsynced`).
+
+    With `cut_outside` nothing is made up: whoever sees the end cuts the power of the file system.
+    """
+
+    attic: str
+    ended: str
+    unsynced: str
+    cut_outside: bool = False
+
+
 class Seam:
-    def __init__(self, attic: Path) -> None:
+    def __init__(self, places: Places) -> None:
         self._lock, self._gate = threading.Lock(), threading.RLock()
         self._kill: Kill | None = None
         self._failing: list[Failing] = []
@@ -61,20 +79,19 @@ class Seam:
         self._failed: Counter[Failing] = Counter()
         self._moved = threading.Event()
         self._trace = -1
+        self._places = places
         self.unsynced: Unsynced | None = None
-        self._attic = attic
+        if not places.cut_outside:
+            self.unsynced = found_unsynced(Path(places.unsynced), Path(places.attic))
 
     def tell(self, plan: dict[str, Any]) -> None:
         """Have another plan hold from now on; whoever hangs goes on."""
         with self._gate, self._lock:
             self._kill = Kill(**plan["kill"]) if plan.get("kill") else None
             self._failing = [Failing(**each) for each in plan.get("failing", ())]
-            self._met.clear()
             self._failed.clear()
             if plan.get("trace"):
                 self._trace = os.open(plan["trace"], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-            if self._kill and self._kill.power and self.unsynced is None:
-                self.unsynced = Unsynced(self._attic)
             moved, self._moved = self._moved, threading.Event()
         moved.set()
 
@@ -111,6 +128,11 @@ class Seam:
         self.meet(site, AFTER)
         return done
 
+    def skips(self, site: str) -> bool:
+        """Return whether the plan leaves out what has no call of its own."""
+        failing = self._next_failing(site)
+        return failing is not None and failing.how == "skip"
+
     def chance(self) -> random.Random:
         return random.Random(self._kill.seed if self._kill else 0)
 
@@ -133,8 +155,12 @@ class Seam:
     def die(self) -> NoReturn:
         """End the process as a kill or a power cut does."""
         with self._gate:
-            if self._kill is not None and self._kill.power and self.unsynced is not None:
+            assert self._kill is not None
+            Path(self._places.ended).write_text(json.dumps(asdict(self._kill.point)))
+            if self.unsynced is not None and self._kill.power:
                 self.unsynced.cut(self.chance())
+            elif self.unsynced is not None:
+                leave(self.unsynced, Path(self._places.unsynced))
             os.kill(os.getpid(), signal.SIGKILL)
             raise AssertionError("a process survived its end")
 
@@ -160,59 +186,20 @@ class Seam:
         return None
 
 
-def tear_commit(seam: Seam, path: Path, act: Callable[[], None]) -> None:
-    """Have a transaction's pages written in part, and not the one that makes them the new state."""
-    before = (path / DATA_NAME).read_bytes()
-    act()
-    descriptor = os.open(path / DATA_NAME, os.O_RDWR)
-    after, chance = os.pread(descriptor, len(before), 0), seam.chance()
-    for at in range(0, len(before), PAGE_BYTES):
-        old = before[at : at + PAGE_BYTES]
-        is_root = at < 2 * PAGE_BYTES
-        if old != after[at : at + PAGE_BYTES] and (is_root or chance.random() < 0.5):
-            os.pwrite(descriptor, old, at)
+def around(seam: Seam, site: str, function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function with the seam around it."""
 
-
-def wrap_catalog(seam: Seam) -> None:
-    """Put the seam into the catalog."""
-    from kvd.catalog import committing, environment
-    from kvd.daemon import recovery
-
-    apply, put, opened = (
-        environment.Environment.apply,
-        environment.Environment._put,
-        environment.Environment.__init__,
-    )
-
-    def applied(self: environment.Environment, group: list[Changes]) -> None:
-        def act() -> None:
-            apply(self, group)
-
-        seam.change("commit", act, lambda: tear_commit(seam, self.path, act))
-
-    def put_in(self: environment.Environment, transaction: Any, changes: Changes) -> None:
-        put(self, transaction, changes)
-        seam.meet("commit", INSIDE)
-
-    def begun(self: environment.Environment, path: Path, map_bytes: int) -> None:
-        act = lambda: opened(self, path, map_bytes)  # noqa: E731
-        seam.change("catalog.open", act, act)
-
-    environment.Environment.apply = applied  # type: ignore[method-assign]
-    environment.Environment._put = put_in  # type: ignore[method-assign]
-    environment.Environment.__init__ = begun  # type: ignore[method-assign]
-    for module, name, site in (
-        (environment, "_take_space", "catalog.space"),
-        (environment, "_sync_directory", "catalog.sync"),
-        (committing, "make_environment", "catalog.make"),
-        (recovery, "remove_catalog", "catalog.remove"),
-    ):
-        setattr(module, name, _around(seam, site, getattr(module, name)))
-
-
-def _around(seam: Seam, site: str, function: Callable[..., Any]) -> Callable[..., Any]:
-    def around(*arguments: Any) -> Any:
-        act = lambda: function(*arguments)  # noqa: E731
+    def changing(*arguments: Any, **named: Any) -> Any:
+        act = lambda: function(*arguments, **named)  # noqa: E731
         return seam.change(site, act, act)
 
-    return around
+    return changing
+
+
+def replace_everywhere(function: Callable[..., Any], by: Callable[..., Any]) -> None:
+    """Put a function in another's place wherever a module of kvd has it by name."""
+    for name, module in list(sys.modules.items()):
+        if name.startswith("kvd."):
+            for word, value in list(vars(module).items()):
+                if value is function:
+                    setattr(module, word, by)

@@ -5,15 +5,30 @@ A site is what is acted on and how: `strips.write` is a pwritev of strips into a
 """
 
 import os
+from dataclasses import dataclass
 from pathlib import PurePath
 
 BEFORE, MIDDLE, AFTER, INSIDE = "before", "middle", "after", "inside"
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Point:
+    """The `nth` time that a process meets a site; whether it is killed or power fails is the same.
+
+    What it is counted from is the process's beginning, whatever it did until then.
+    """
+
+    site: str
+    when: str
+    nth: int
+
 
 # What happens while a daemon serves.
 SERVING = (
     ("segment.open", (BEFORE, AFTER)),
     ("segment.create", (BEFORE, AFTER)),
     ("segment.allocate", (BEFORE, MIDDLE, AFTER)),
+    ("head.read", (BEFORE, AFTER)),
     ("head.write", (BEFORE, MIDDLE, AFTER)),
     ("head.sync", (BEFORE, AFTER)),
     ("segments.sync", (BEFORE, AFTER)),
@@ -25,7 +40,7 @@ SERVING = (
     ("canary.sync", (BEFORE, AFTER)),
     ("commit", (BEFORE, INSIDE, MIDDLE, AFTER)),
 )
-# What happens only when it starts: in the order of a first start.
+# What happens to data directories only when it starts: in the order of a first start.
 STARTING = (
     ("canary.create", (BEFORE, AFTER)),
     ("root.sync", (BEFORE, AFTER)),
@@ -34,12 +49,33 @@ STARTING = (
     ("superblock.write", (BEFORE, MIDDLE, AFTER)),
     ("superblock.sync", (BEFORE, AFTER)),
     ("superblock.rename", (BEFORE, AFTER)),
+    ("catalog.read", (BEFORE, AFTER)),
     ("catalog.make", (BEFORE, AFTER)),
     ("catalog.space", (BEFORE, AFTER)),
     ("catalog.sync", (BEFORE, AFTER)),
+    ("catalog.rename", (BEFORE, AFTER)),
     ("catalog.remove", (BEFORE, AFTER)),
     ("catalog.open", (BEFORE, AFTER)),
 )
+# What a start does beside its data directories.
+BESIDE = (
+    ("lock.take", (BEFORE, AFTER)),
+    ("instance.lock", (BEFORE, AFTER)),
+    ("socket.remove", (BEFORE, AFTER)),
+    ("socket.listen", (BEFORE, AFTER)),
+    ("slab.create", (BEFORE, AFTER)),
+    ("page.create", (BEFORE, AFTER)),
+)
+# What happens when dram goes from one daemon to the next, under a service manager.
+KEEPING = (
+    ("kept.index", (BEFORE, AFTER)),
+    ("kept.store", (BEFORE, AFTER)),
+    ("kept.heard", (BEFORE, AFTER)),
+    ("kept.claim", (BEFORE, AFTER)),
+    ("slab.adopt", (BEFORE, AFTER)),
+    ("kept.forget", (BEFORE, AFTER)),
+)
+ALL = (*SERVING, *STARTING, *BESIDE, *KEEPING)
 
 
 def subject(path: str) -> str:

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from kvd.limits import KIB, MIB
-from tests.crash.conftest import SEGMENT_BYTES, made_node
 from tests.crash.model import KEPT, Model
 from tests.crash.node import Node
+from tests.crash.places import SEGMENT_BYTES, made_node
 from tests.crash.work import Work
 from tests.e2e.process import DEADLINE_S
 from tests.e2e.ssd_node import until

@@ -26,6 +26,7 @@ from kvd.limits import MIB, PAGE_BYTES
 from kvd.types import CLASS_COUNT, PlaneClass
 from tests.crash.model import KEPT, Model, Prompt
 from tests.crash.node import Node
+from tests.crash.places import made_node, memory_or
 from tests.crash.work import fetched
 from tests.e2e.process import DEADLINE_S
 from tests.e2e.ssd_node import until
@@ -180,8 +181,6 @@ PERHAPS = {  # What it costs depends on where it is.
 @pytest.fixture(scope="module")
 def whole(nursery, tmp_path_factory):
     """Yield a data directory with much in it, of a daemon that was killed."""
-    from tests.crash.conftest import made_node, memory_or
-
     root = memory_or(tmp_path_factory.mktemp("whole"))
     node = made_node(nursery, root, 40)
     model = Model(node.drops)

@@ -90,7 +90,11 @@ def _wrap_names(seam: Seam, allocated: Any, renamed: Any, unlinked: Any) -> None
         )
 
     def rename(self: OsFiles, source: str, target: str) -> None:
-        act = lambda: renamed(self, source, target)  # noqa: E731
+        def act() -> None:
+            if seam.unsynced is not None:
+                seam.unsynced.note_renamed(source, target)
+            renamed(self, source, target)
+
         seam.change(f"{subject(source)}.rename", act, act)
 
     def unlink(self: OsFiles, path: str) -> None:

@@ -69,10 +69,20 @@ class Supervisor:
         return self.daemon
 
     def begin(self) -> Daemon:
+        self.daemon = _Supervised(self)
+        return self.daemon
+
+    def given(self) -> tuple[dict[str, str], tuple[int, ...]]:
+        """Return what a daemon finds in its environment, and the descriptors that it gets."""
         passed = [(name, made.fileno()) for name, made in self.sockets.items()]
         passed += [(name, number) for name, kept in self.store.items() for number in kept]
-        self.daemon = _Supervised(self, passed)
-        return self.daemon
+        names, numbers = zip(*passed, strict=True) if passed else ((), ())
+        environment = {"NOTIFY_SOCKET": str(self.directory / "notify")}
+        if numbers:
+            environment |= {"LISTEN_FDS": str(len(numbers)), "LISTEN_FDNAMES": ":".join(names)}
+        if self.watchdog_s:
+            environment["WATCHDOG_USEC"] = str(int(self.watchdog_s * 1e6))
+        return environment, numbers
 
     def next_told(self) -> str:
         return self.told.get(timeout=DEADLINE_S)
@@ -131,21 +141,17 @@ class Supervisor:
 
 
 class _Supervised(Daemon):
-    def __init__(self, manager: Supervisor, passed: list[tuple[str, int]]) -> None:
-        self._manager, self._passed = manager, passed
+    def __init__(self, manager: Supervisor) -> None:
+        self._given = manager.given()
         super().__init__(manager.directory, *manager.flags)
 
     def _begin(self, words, prepare, python):
-        names, numbers = zip(*self._passed, strict=True) if self._passed else ((), ())
-        environment = {**os.environ, "NOTIFY_SOCKET": str(self._manager.directory / "notify")}
-        if numbers:
-            environment |= {"LISTEN_FDS": str(len(numbers)), "LISTEN_FDNAMES": ":".join(names)}
-        if self._manager.watchdog_s:
-            environment["WATCHDOG_USEC"] = str(int(self._manager.watchdog_s * 1e6))
+        environment, numbers = self._given
         program = ["-m", "kvd.cli.main", "serve", *words]
         return subprocess.Popen(
             [sys.executable, "-c", PASS, ",".join(map(str, numbers)), *program],
-            stderr=subprocess.PIPE, text=True, cwd=ROOT, env=environment, pass_fds=numbers,
+            stderr=subprocess.PIPE, text=True, cwd=ROOT, env={**os.environ, **environment},
+            pass_fds=numbers,
         )  # fmt: skip
 
 
