@@ -8,7 +8,7 @@ import sys
 
 from bench.report import HISTORY, Report
 
-BENCHES = ("ttft", "path", "lookup", "codec", "ssd", "recover")
+BENCHES = ("ttft", "path", "lookup", "codec", "ssd", "recover", "crash")
 
 
 def main() -> int:
