@@ -6,13 +6,13 @@ Owns which session is current. Its coroutines run on the I/O thread; `session` i
 import asyncio
 import contextlib
 import errno
-import os
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
 import numpy as np
 
+from kvd.client.doors import closed_door
 from kvd.client.outcomes import Counters
 from kvd.client.session import Session
 from kvd.client.thread import IoThread, io_thread, watch_forks
@@ -154,7 +154,7 @@ def _explained(where: Path, error: OSError | KvdError) -> str:
         case errno.ECONNREFUSED:
             return f"no daemon listens at {where} (start it: kvd serve)"
         case errno.EACCES:
-            return f"no permission for the sockets in {where} (uid {os.getuid()}; add its group)"
+            return f"no permission: {closed_door(where)}"
         case errno.EMFILE:
             return "this process is at its limit of open files (raise ulimit -n)"
     return f"cannot connect to {where}: {error}"

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from kvd.client.channel import SlabChannel
+from kvd.client.doors import SESSION_SOCKET, SLABS_SOCKET
 from kvd.client.mapping import Mapping
 from kvd.client.messages import error_of, garbage, keyspace_message
 from kvd.client.requests import Requests
@@ -56,13 +57,13 @@ class Session:
                 self._close(KvdError(ErrorKind.LOST, "the connection was not completed"))
 
     async def _handshake(self, name: str) -> None:
-        path = str(self._directory / "slabs.sock")
+        path = str(self._directory / SLABS_SOCKET)
         self._channel = SlabChannel(path, self._on_message, self.end)
         self._channel.hello(name)
         self.welcome = await self._welcomed
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
         self._socket.setblocking(False)
-        self._socket.connect(str(self._directory / "session.sock"))
+        self._socket.connect(str(self._directory / SESSION_SOCKET))
         await self.requests.stream.connect(self._socket)
         bind = pb.Bind(nonce=self.welcome.nonce)
         await self.requests.request(FrameKind.BIND, bind, HANDSHAKE_SECONDS)

@@ -150,6 +150,29 @@ def test_neighbours_are_written_and_read_in_one_call(rig):
     bench.disk.close()
 
 
+def test_a_way_that_was_refused_once_is_not_tried_again(rig):
+    """O_DIRECT, where a file system has none: one look at the start, not one for each read."""
+    asked = []
+
+    def plan(call):
+        return failure(errno.EINVAL) if call.name == "open" and asked[-1] & os.O_DIRECT else None
+
+    class Noting(type(rig.files)):
+        def open(self, path, flags):
+            asked.append(flags)
+            return super().open(path, flags)
+
+    rig.files = Noting(plan)
+    bench = filled(rig)
+    refused = sum(flags & os.O_DIRECT != 0 for flags in asked)
+    assert 1 <= refused <= 2 and not rig.directories[0].direct
+    for _ in range(20):
+        assert bench.read(PLACES, names_of(STRIPS)) == ([GOOD] * 4, data_of(STRIPS))
+        assert bench.write(STRIPS, PLACES) == [GOOD] * 4
+    assert sum(flags & os.O_DIRECT != 0 for flags in asked) == refused
+    bench.disk.close()
+
+
 @pytest.mark.parametrize("size_bytes", [PAGE_BYTES, 3 * PAGE_BYTES, 2 * PAGE_BYTES + 512])
 def test_short_reads_and_writes_go_on(rig, size_bytes):
     bench = Bench(rig)
