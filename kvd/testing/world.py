@@ -9,9 +9,7 @@ import heapq
 import random
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, fields, is_dataclass, replace
-
-import numpy as np
+from dataclasses import dataclass, replace
 
 from kvd.clock import NS_PER_MS
 from kvd.core import effects as out
@@ -42,6 +40,7 @@ from kvd.testing.oracles import (
 from kvd.testing.sharing import draw_quotas
 from kvd.testing.situations import SOMETIMES, TENANTS
 from kvd.testing.tier import Tier
+from kvd.testing.trace import feed
 from kvd.testing.watching import Watch
 from kvd.types import Dtype, Lane, Shard, ShardScheme
 
@@ -146,7 +145,7 @@ class World:
         check(self.state)
         self.demands.on_event(event)
         for effect in effects:
-            _feed(self._log, effect)
+            feed(self._log, effect)
             self._carry_out(effect)
         self._watch.after(event, effects)
         if request := getattr(event, "request", 0):
@@ -243,18 +242,3 @@ class World:
 
     def result(self) -> Result:
         return Result(self.seed, self.steps, self._log.hexdigest(), self.seen)
-
-
-def _feed(log: "hashlib._Hash", value: object) -> None:
-    """Add a value to the log, in a form that is the same in every process."""
-    if isinstance(value, np.ndarray):
-        log.update(value.tobytes())
-    elif isinstance(value, tuple):
-        for item in value:
-            _feed(log, item)
-    elif is_dataclass(value):
-        log.update(type(value).__name__.encode())
-        for field in fields(value):
-            _feed(log, getattr(value, field.name))
-    else:
-        log.update(repr(value).encode())

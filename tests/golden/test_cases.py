@@ -45,7 +45,7 @@ def sections() -> set[str]:
 
 def test_numbers_rise_and_every_kind_is_said_and_shown():
     numbers = [number for number, *_ in rows()]
-    assert numbers == sorted(set(numbers)) and len(numbers) > 60
+    assert numbers == sorted(set(numbers)) and len(numbers) > 70
     for number, kind, _, shown in rows():
         assert len(kind) > 10 and items(shown), number
         for item in items(shown):
