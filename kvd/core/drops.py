@@ -60,6 +60,9 @@ def drop_class(state: State, row: int, plane_class: int, why: Why) -> int:
     if index.segment[row, plane_class]:
         _leave_segment(state, row, plane_class, why)
     index.present[row, plane_class] = False
+    if state.ssd is not None and row in state.ssd.queue:
+        left = index.present[row] & (index.segment[row] == 0)
+        state.ssd.lessen(row, int(index.size[row][left].sum(dtype=np.int64)))
     parent = int(index.parent[row])
     if parent != NO_ROW:
         index.children[parent, plane_class] -= 1
@@ -92,6 +95,7 @@ def forget(state: State, row: int) -> None:
     """Take a row without strips out of the index, and have the catalog forget it."""
     index, ssd = state.index, state.ssd
     if ssd is not None:
+        ssd.unqueue(row)
         ssd.journal.changed.pop(row, None)
         ssd.journal.released += ssd.held.pop(row, ())
         uncatalog(state, row)

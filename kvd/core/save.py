@@ -36,17 +36,15 @@ def enqueue(state: State, rows: list[int], *, first: bool = False) -> None:
     ssd, index = find_ssd(state), state.index
     if not ssd.queue:
         ssd.queue_since_ns = state.now_ns
-    entries = []
-    for row in rows:
+    for row in reversed(rows) if first else rows:
         assert index.saving[row] == Saving.NONE, row
         index.saving[row] = Saving.QUEUED
+        ssd.unqueue(row)  # It was written meanwhile, as its segment is cleared.
         size = int(index.size[row][index.segment[row] == 0].sum())
         ssd.queued_bytes += size
-        entries.append((row, int(index.generation[row]), size))
-    if first:
-        ssd.queue.extendleft(reversed(entries))
-    else:
-        ssd.queue.extend(entries)
+        ssd.queue[row] = int(index.generation[row]), size
+        if first:
+            ssd.queue.move_to_end(row, last=False)
 
 
 def move(state: State, rows: list[int]) -> None:
@@ -145,12 +143,11 @@ def _fill(state: State, batch: _Batch) -> list[Effect]:
             break
         del ssd.moves[row]
     while ssd.queue and batch.size_bytes < limit:
-        row, generation, queued_bytes = ssd.queue[0]
+        row, (generation, _) = next(iter(ssd.queue.items()))
         if not _take(state, batch, row, generation, effects):
             break
-        ssd.queue.popleft()
+        ssd.unqueue(row)
         ssd.queue_since_ns = state.now_ns
-        ssd.queued_bytes -= queued_bytes
     return effects
 
 

@@ -137,6 +137,8 @@ def _seal_run(
                 note_gone(state, known, plane_class, DRAM, REPLACED)
         hold_segments(state, known)
         index.saving[known] = Saving.NONE
+        if state.ssd is not None:
+            state.ssd.unqueue(known)
     fresh = ~index.present[rows[0]]
     span = slice(chunk, chunk + count)
     sizes = event.sizes[chunk - event.first : chunk - event.first + count]

@@ -3,7 +3,7 @@
 Changed by `segments`, `save`, `commits`, `reclaim` and `load` only.
 """
 
-from collections import Counter, deque
+from collections import Counter, OrderedDict
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -173,7 +173,9 @@ class Ssd:
     request_id: int = 0
     changing: dict[int, int] = field(default_factory=dict)  # Request -> segment being changed.
     batch_id: int = 0
-    queue: deque[tuple[int, int, int]] = field(default_factory=deque)  # (row, generation, bytes)
+    # Rows to be written, in order, each once: row -> (generation, bytes). What is not in dram any
+    # more leaves it, so it is bounded by dram, however long nothing can be written (I9).
+    queue: OrderedDict[int, tuple[int, int]] = field(default_factory=OrderedDict)
     # Rows of the segment being cleared, which go first: what is written again frees the next one.
     moves: dict[int, int] = field(default_factory=dict)  # Row -> generation.
     queue_since_ns: int = 0  # Since when the first of it waits.
@@ -234,6 +236,17 @@ class Ssd:
             self.spoiled -= segment.spoiled
         else:
             self.lives[life] += 1
+
+    def unqueue(self, row: int) -> None:
+        """Take a row out of the queue, if it is in it."""
+        _, size = self.queue.pop(row, (0, 0))
+        self.queued_bytes -= size
+
+    def lessen(self, row: int, size_bytes: int) -> None:
+        """Count at most so many bytes of a queued row: a class of it is gone."""
+        generation, size = self.queue[row]
+        self.queue[row] = generation, min(size, size_bytes)
+        self.queued_bytes -= size - min(size, size_bytes)
 
     def hold(self, row: int, segment: Segment) -> None:
         """Leave a place alone that the catalog may name, until it has heard of the row again."""

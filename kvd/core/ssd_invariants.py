@@ -143,7 +143,7 @@ def _check_writes(state: State, live: np.ndarray) -> None:
         strips = index.new_segment[:, plane_class] != 0
         assert index.slab[strips, plane_class].all(), "I4: written from no place"
     queued = [
-        row for row, generation, _ in ssd.queue
+        row for row, (generation, _) in ssd.queue.items()
         if index.generation[row] == generation and index.saving[row] == Saving.QUEUED
     ]  # fmt: skip
     queued += [
@@ -151,7 +151,8 @@ def _check_writes(state: State, live: np.ndarray) -> None:
         if index.generation[row] == generation and index.saving[row] == Saving.QUEUED
     ]  # fmt: skip
     assert set(queued) == set(live[index.saving[live] == Saving.QUEUED].tolist()), "queued"
-    assert ssd.queued_bytes == sum(size for _, _, size in ssd.queue)
+    assert ssd.queued_bytes == sum(size for _, size in ssd.queue.values())
+    assert set(ssd.queue) <= set(live.tolist()), "I9: queued and gone"
     assert len(ssd.writes) <= state.config.limits.writes_in_flight_max * ssd.stripes, "I9"
 
 

@@ -161,6 +161,19 @@ def test_a_durable_wish_is_refused_while_the_tier_is_degraded() -> None:
     assert scene.state.index.segment[scene.state.index.present].all()
 
 
+def test_what_leaves_dram_unsaved_leaves_the_queue() -> None:
+    scene = DiskScene(slabs=4)
+    session = scene.join()
+    for text in range(100):
+        scene.put(session, chain_of(2, text))  # The disk says nothing all the while.
+    ssd, index = scene.state.ssd, scene.state.index
+    assert 0 < len(ssd.queue) <= index.row_count < 200
+    assert 0 < ssd.queued_bytes <= 4 * LIMITS.slab_bytes
+    scene.save()
+    assert is_saved(scene.state) and ssd.queued_bytes == 0
+    assert index.segment[index.present].all()
+
+
 def test_a_full_tier_clears_its_least_valuable_segment() -> None:
     scene = DiskScene(slabs=4, segments=8)
     session = scene.join()
