@@ -43,10 +43,14 @@ def listening(path: Path, kind: socket.SocketKind) -> socket.socket:
 
 
 class Supervisor:
-    """`store`: descriptors by name; `told`: every message but those about the store."""
+    """`store`: descriptors by name; `told`: every message but those about the store.
 
-    def __init__(self, directory: Path, *flags: str, watchdog_s: float = 0.0) -> None:
+    `prepare` is called in each daemon's process before it runs.
+    """
+
+    def __init__(self, directory: Path, *flags: str, watchdog_s: float = 0.0, prepare=None) -> None:
         self.directory, self.flags, self.watchdog_s = directory, flags, watchdog_s
+        self.prepare = prepare
         self.tenant = directory / "default"
         self.tenant.mkdir(parents=True)
         self.sockets = {
@@ -143,7 +147,7 @@ class Supervisor:
 class _Supervised(Daemon):
     def __init__(self, manager: Supervisor) -> None:
         self._given = manager.given()
-        super().__init__(manager.directory, *manager.flags)
+        super().__init__(manager.directory, *manager.flags, prepare=manager.prepare)
 
     def _begin(self, words, prepare, python):
         environment, numbers = self._given
@@ -151,13 +155,13 @@ class _Supervised(Daemon):
         return subprocess.Popen(
             [sys.executable, "-c", PASS, ",".join(map(str, numbers)), *program],
             stderr=subprocess.PIPE, text=True, cwd=ROOT, env={**os.environ, **environment},
-            pass_fds=numbers,
+            pass_fds=numbers, preexec_fn=prepare,
         )  # fmt: skip
 
 
 @contextlib.contextmanager
-def managed(directory: Path, *flags: str, watchdog_s: float = 0.0):
-    manager = Supervisor(directory, *flags, watchdog_s=watchdog_s)
+def managed(directory: Path, *flags: str, watchdog_s: float = 0.0, prepare=None):
+    manager = Supervisor(directory, *flags, watchdog_s=watchdog_s, prepare=prepare)
     try:
         yield manager
     finally:

@@ -1,0 +1,116 @@
+"""Whether what was sampled stays flat: the gauges of a soak as data, and the judgement of each.
+
+A daemon or client that is replaced begins its series anew: series are judged within lives that are
+long enough, and over lives at the same age.
+"""
+
+import statistics
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from kvd.limits import KIB, MIB
+
+Series = Sequence[tuple[float, float]]  # Seconds of age, value.
+
+SLABS_MOST = 64  # Of a soak's dram: between 32 and twice as many.
+SAMPLES_MIN = 18  # Fewer say nothing: three in a sixth.
+LIFE_SECONDS_MIN = 60.0
+CLIENT_SECONDS_MIN = 300.0  # Its buffers are as large as the largest request that it met so far.
+AGE_FROM_S, AGE_TO_S = 35.0, 60.0  # At which lives are compared with each other.
+
+
+@dataclass(frozen=True, slots=True)
+class Gauge:
+    """It may grow by `least` and by `part` of what it was, and counts as flat.
+
+    What moves with the load has a `least` that the load explains; what cannot move has 0.
+    """
+
+    name: str
+    unit: str
+    least: float
+    part: float = 0.0
+    why: str = ""
+    life_s: float = LIFE_SECONDS_MIN  # Of a series that is judged, at least.
+
+    def allowance(self, early: float) -> float:
+        return self.least + self.part * abs(early)
+
+
+DAEMON = (
+    Gauge("private memory", "B", 12 * MIB, 0.05, "index and notes of chunks, up to their bounds"),
+    Gauge("shared memory", "B", 1 * MIB, 0.0, "slabs: as many as configured, once touched"),
+    Gauge("descriptors", "", 12, why="sessions come and go"),
+    Gauge("threads", "", 4, why="pools grow to their bounds"),
+    Gauge("mappings of slabs", "", SLABS_MOST, why="a second one of each that is read into"),
+    Gauge("memfds", "", 4, why="slabs and control pages of sessions"),
+    Gauge("sessions", "", 1, why="one is replaced"),
+    Gauge("leases", "", 16, why="two threads of each client"),
+    Gauge("leased bytes", "B", 16 * MIB, why="as leases"),
+    Gauge("reservations", "", 8, why="two threads of each client"),
+    Gauge("pending fetches", "", 8),
+    Gauge("open deliveries", "", 8),
+    Gauge("filling bytes", "B", 16 * MIB, why="puts under way"),
+    Gauge("freeing bytes", "B", 16 * MIB, why="of lost leases, for a while"),
+    Gauge("quarantined bytes", "B", 16 * MIB, why="of clients killed lately"),
+    Gauge("orphaned slabs", "", 12, why="of clients stopped, until nothing in them is wanted"),
+    Gauge("chunks known", "", 200, 0.05),
+    Gauge("write queue", "B", 32 * MIB, why="load"),
+)
+NODE = (
+    Gauge("bytes on disk", "B", 4 * MIB, 1.0, "up to the budget, which is looked at apart"),
+    Gauge("catalog", "B", 256 * KIB, 0.02),
+    Gauge("files on disk beside segments", "", 0),
+    Gauge("files of the runtime directory", "", 0),
+    Gauge("descriptors kept over restarts", "", 0, 0.05),
+)
+CLIENT = (
+    Gauge("private memory", "B", 16 * MIB, 0.10, "requests at hand", CLIENT_SECONDS_MIN),
+    Gauge("descriptors", "", 6, why="slabs met so far"),
+    Gauge("threads", "", 2),
+    Gauge("mappings of slabs", "", SLABS_MOST, why="slabs met so far"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """`early` and `late` are the medians compared; `series` all there was."""
+
+    gauge: Gauge
+    of: str
+    early: float
+    late: float
+    series: tuple[float, ...]
+
+    @property
+    def leaks(self) -> bool:
+        return self.late - self.early > self.gauge.allowance(self.early)
+
+
+def judge(gauge: Gauge, of: str, series: Series) -> Verdict | None:
+    """Compare the last sixth with the second, which lies behind warm-up; None: too little of it."""
+    if len(series) < SAMPLES_MIN or series[-1][0] - series[0][0] < gauge.life_s:
+        return None
+    begin, span = series[0][0], series[-1][0] - series[0][0]
+
+    def values_of(sixth: int) -> list[float]:
+        low, high = begin + span * (sixth - 1) / 6, begin + span * sixth / 6
+        return [value for age, value in series if low <= age <= high]
+
+    early, late = values_of(2), values_of(6)
+    if not early:  # The sampler hung; the last sixth has the last sample at least.
+        return None
+    shown = tuple(value for _, value in series)
+    return Verdict(gauge, of, statistics.median(early), statistics.median(late), shown)
+
+
+def judge_lives(gauge: Gauge, of: str, lives: Iterable[Series]) -> Verdict | None:
+    """Compare the last life with the second at the same age: the first began with nothing."""
+    values = []
+    for series in list(lives)[1:]:
+        at_age = [value for age, value in series if AGE_FROM_S <= age <= AGE_TO_S]
+        if series and series[-1][0] >= AGE_TO_S and at_age:
+            values.append(statistics.median(at_age))
+    if len(values) < 2:
+        return None
+    return Verdict(gauge, of, values[0], values[-1], tuple(values))
