@@ -12,11 +12,13 @@ GIB = 1 << 30
 PAGE_BYTES = 4096  # Strips, extents and slabs are multiples of it; fits O_DIRECT everywhere.
 CELL_ALIGN_BYTES = 8  # Cells start on it inside a strip: one aligned word load for readers.
 CELL_BYTES_MAX = (1 << 28) - 1  # A strip's table has no more bits for a length.
+STRIP_BYTES_MAX = (1 << 32) - (1 << 28)  # So that no end of a cell passes 32 bits.
 CHUNK_TOKENS_DEFAULT = 64
 DIGEST_BYTES = 32  # Of a keyspace and of a chain position.
 CHUNK_KEY_BYTES = 16
 # That anything kept may name: what is given out from there on has its place in a u64 for ever.
 GENERATION_MAX = (1 << 63) - 1
+SEGMENT_NUMBER_MAX = 10**8 - 1  # A file's name has eight digits.
 
 # A strip is read from ssd in pieces of one size, so that its first layers are there early. Below
 # the minimum the cost of a read outweighs that of its bytes.

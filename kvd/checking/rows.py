@@ -10,8 +10,7 @@ from kvd.catalog.contract import Contents
 from kvd.checking.chains import parents_of, settled
 from kvd.checking.findings import Finding, Findings, Kind, Level
 from kvd.checking.holdings import NO_CELLS, Holdings, overlapping, unknown_profiles
-from kvd.format.strip import STRIP_BYTES_MAX
-from kvd.limits import PAGE_BYTES
+from kvd.limits import PAGE_BYTES, STRIP_BYTES_MAX
 from kvd.types import CLASS_COUNT, PlaneClass, SegmentState
 
 _DROPS = "drops it, and what stands on it"

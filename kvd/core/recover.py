@@ -15,7 +15,7 @@ from kvd.core.segments import find_ssd, reopen_segment
 from kvd.core.ssd import Segment, Ssd
 from kvd.core.state import State
 from kvd.core.transitions import SegmentLife
-from kvd.limits import PAGE_BYTES
+from kvd.limits import PAGE_BYTES, STRIP_BYTES_MAX
 from kvd.policy.value import heat_at
 from kvd.types import CLASS_COUNT, SegmentState
 
@@ -31,13 +31,14 @@ def on_recovered(state: State, event: Recovered) -> list[Effect]:
     """Take in what the catalog held; the state must be that of a daemon that has just begun."""
     ssd, index = find_ssd(state), state.index
     assert not index.row_count and not ssd.segments
-    state.generation = event.generation
+    # A row above the mark should not be; but its generation is not given out again (I2).
+    state.generation = max(event.generation, int(event.rows.generations.max(initial=0)))
     ssd.written = event.written
     ssd.keyspaces_known = set(event.keyspaces)
     ids = _take_segments(ssd, event)
     rows = event.rows
     trees, tree_of = _take_trees(state, event)
-    segments = _segment_ids(rows, ids)
+    segments = _segment_ids(rows, ids, ssd.config.segment_bytes)
     parents, masks, depths = _stand(rows, trees, tree_of, segments)
     kept = np.flatnonzero(masks & 1)
     _fill(state, event, (tree_of, segments, parents, masks, depths), kept)
@@ -80,13 +81,20 @@ def _take_trees(state: State, event: Recovered) -> tuple[list[Tree | None], np.n
     return trees, ids[event.rows.keys.name_of] if len(ids) else np.zeros(0, np.int64)
 
 
-def _segment_ids(rows: RowColumns, ids: dict[tuple[int, int], int]) -> np.ndarray:
-    """Return u32[n, 3]: the core's segment of each strip, 0 where there is none."""
+def _segment_ids(
+    rows: RowColumns, ids: dict[tuple[int, int], int], segment_bytes: int
+) -> np.ndarray:
+    """Return u32[n, 3]: the core's segment of each strip, 0 where there is none, or no such place.
+
+    What does not lie inside of its file could not be read.
+    """
     known = sorted(ids)
     names = np.array([(d << 32) | number for d, number in known], np.uint64)
     numbers = np.array([ids[name] for name in known], np.uint32)
     wanted = (rows.directories.astype(np.uint64) << np.uint64(32)) | rows.segments
-    there = rows.page_counts != 0
+    ends = rows.pages.astype(np.int64) + rows.page_counts
+    there = (rows.page_counts != 0) & (ends <= segment_bytes // PAGE_BYTES)
+    there &= rows.page_counts <= STRIP_BYTES_MAX // PAGE_BYTES
     if not len(names):
         return np.zeros_like(rows.segments)
     at = np.minimum(np.searchsorted(names, wanted), len(names) - 1)

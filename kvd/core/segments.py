@@ -4,6 +4,8 @@ A segment holds strips of one class. Its pages are written over only once a dura
 nothing in it any more (I7), and their number never passes what budget and file systems allow (I8).
 """
 
+import itertools
+
 from kvd.clock import NS_PER_S
 from kvd.core.disk_effects import (
     MakeSegment,
@@ -20,7 +22,7 @@ from kvd.core.state import State
 from kvd.core.story import Why
 from kvd.core.transitions import SegmentLife
 from kvd.errors import Fault, FaultKind
-from kvd.limits import PAGE_BYTES
+from kvd.limits import PAGE_BYTES, SEGMENT_NUMBER_MAX
 from kvd.types import PlaneClass
 
 NO_SPACE_RETRY_NS = 5 * NS_PER_S
@@ -118,9 +120,8 @@ def provide(state: State, stripe: int, plane_class: int, *, last: bool) -> list[
     if directory is None or in_use(ssd) >= ssd.segments_max:
         return []
     ssd.segment_id += 1
-    ssd.number += 1
     segment = Segment(
-        ssd.segment_id, directory.number, ssd.number, 1, PlaneClass(plane_class),
+        ssd.segment_id, directory.number, _fresh_number(ssd), 1, PlaneClass(plane_class),
         SegmentLife.MAKING,
     )  # fmt: skip
     ssd.add(segment)
@@ -129,6 +130,15 @@ def provide(state: State, stripe: int, plane_class: int, *, last: bool) -> list[
         directory.free_bytes -= ssd.config.segment_bytes
     request = _request(ssd, segment)
     return [MakeSegment(request, directory.number, segment.number, 1, segment.plane_class)]
+
+
+def _fresh_number(ssd: Ssd) -> int:
+    """Return the number of a new file: behind all others, or of a gap when there is none behind."""
+    if ssd.number < SEGMENT_NUMBER_MAX:
+        ssd.number += 1
+        return ssd.number
+    taken = {s.number for s in ssd.segments.values()} | {n for _, n in ssd.journal.removed}
+    return next(number for number in itertools.count(1) if number not in taken)
 
 
 def _recycle(ssd: Ssd, segment: Segment, stripe: int, plane_class: PlaneClass) -> list[Effect]:

@@ -169,7 +169,7 @@ class Ssd:
     stripes: int = 1
     stripe: int = 0  # Of the next batch.
     segment_id: int = 0
-    number: int = 0  # Of the newest file; a number is not used again.
+    number: int = 0  # Of the newest file; a number is not used again while there are others.
     request_id: int = 0
     changing: dict[int, int] = field(default_factory=dict)  # Request -> segment being changed.
     batch_id: int = 0

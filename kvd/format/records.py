@@ -7,7 +7,7 @@ import numpy as np
 
 from kvd.checksum import checksum
 from kvd.format.page import Refused, damaged, seal, unseal
-from kvd.format.segment import SEGMENT_MAX
+from kvd.format.segment import EPOCH_MAX, SEGMENT_MAX
 from kvd.format.superblock import UUID_BYTES
 from kvd.limits import GENERATION_MAX
 from kvd.types import PlaneClass, SegmentState
@@ -15,6 +15,8 @@ from kvd.types import PlaneClass, SegmentState
 MAGIC = b"kvdctlog"
 META_KEY = b"meta"
 DIRECTORIES_MAX = 255
+EPOCH_BELIEVED_MAX = EPOCH_MAX >> 1  # Those behind it have their place.
+WRITTEN_BYTES_MAX = (1 << 63) - 1
 _META = struct.Struct("<QQII")
 
 SEGMENT = np.dtype(
@@ -67,8 +69,8 @@ def parse_meta(data: bytes) -> Meta | Refused:
     rest = body[_META.size :]
     if len(rest) != count * UUID_BYTES:
         return damaged(f"its meta record has {len(rest)} bytes for {count} directories")
-    if generation > GENERATION_MAX:
-        return damaged(f"its meta record says generation {generation}")
+    if generation > GENERATION_MAX or written_bytes > WRITTEN_BYTES_MAX:
+        return damaged(f"its meta record says generation {generation}, {written_bytes} bytes")
     starts = range(0, len(rest), UUID_BYTES)
     directories = tuple(rest[at : at + UUID_BYTES] for at in starts)
     problem = _directories_problem(directories)
@@ -113,7 +115,7 @@ def _plausible(rows: np.ndarray) -> np.ndarray:
     good = ~(rows["key_zero"].any(axis=1) | rows["value_zero"].any(axis=1))
     good &= (rows["segment"] <= SEGMENT_MAX) & (rows["plane_class"] <= max(PlaneClass))
     good &= (state >= min(SegmentState)) & (state <= max(SegmentState))
-    return good & (rows["epoch"] != 0)
+    return good & (rows["epoch"] != 0) & (rows["epoch"] <= EPOCH_BELIEVED_MAX)
 
 
 def _directories_problem(directories: tuple[bytes, ...]) -> str:

@@ -8,12 +8,13 @@ from dataclasses import dataclass
 
 from kvd.format.page import Refused, damaged, seal_page, unseal_page
 from kvd.format.superblock import SEGMENT_BYTES_MAX, SEGMENT_BYTES_MIN, UUID_BYTES
-from kvd.limits import PAGE_BYTES
+from kvd.limits import PAGE_BYTES, SEGMENT_NUMBER_MAX
 from kvd.types import PlaneClass
 
 MAGIC = b"kvdsegmt"
 NAME_DIGITS = 8
-SEGMENT_MAX = 10**NAME_DIGITS - 1
+SEGMENT_MAX = SEGMENT_NUMBER_MAX
+assert SEGMENT_MAX == 10**NAME_DIGITS - 1
 EPOCH_MAX = (1 << 32) - 1
 _FIELDS = struct.Struct("<16sIIB7sQ")
 

@@ -2,11 +2,10 @@
 
 import numpy as np
 
-from kvd.limits import CELL_ALIGN_BYTES, PAGE_BYTES
+from kvd.limits import CELL_ALIGN_BYTES, PAGE_BYTES, STRIP_BYTES_MAX
 
 RAW_FLAG = np.uint32(1 << 31)
 LENGTH_MASK = np.uint32((1 << 28) - 1)
-STRIP_BYTES_MAX = (1 << 32) - (1 << 28)
 TABLE_ENTRY = np.dtype([("offset", "<u4"), ("length", "<u4"), ("checksum", "<u8")])
 assert TABLE_ENTRY.itemsize == 16
 

@@ -2,6 +2,7 @@
 
 import struct
 from functools import cache
+from pathlib import Path
 
 import numpy as np
 
@@ -213,20 +214,30 @@ def _tables() -> list[bytes]:
 
 
 def _take_entries(data: bytes) -> bool:
-    """Read keys and values as a catalog's scan gives them, and look at them as a check does."""
-    entries = b"".join(
+    """Look at what a catalog holds as a check does."""
+    contents = contents_of(data)
+    if contents is None:
+        return False
+    holdings = holdings_of(contents)
+    assert len(holdings.kept) == len(contents.rows) == len(holdings.cells())
+    overlapping(holdings.strips)
+    unknown_profiles(contents.rows)
+    return not contents.refused
+
+
+def contents_of(data: bytes) -> Contents | None:
+    """Return what a loader believes of keys and values as the scan of a catalog gives them."""
+    others = b"".join(
         scan.ENTRY.pack(number, len(key), len(value)) + key + value
         for number, key, value in _cut(data)
+        if number != _ROWS or len(key + value) != ROW.itemsize
     )
-    found = loading._sorted(loading.Path("/catalog"), entries)
+    found = loading._sorted(Path("/catalog"), others)
     if isinstance(found, Fault):
-        return False
-    rows = [key + value for number, key, value in _cut(data) if number == _ROWS]
-    whole = parse_rows(b"".join(row for row in rows if len(row) == ROW.itemsize))
-    assert whole is not None
-    contents = loading._checked(found, whole)
-    _look(contents)
-    return not contents.refused
+        return None
+    rows = {key: key + value for number, key, value in _cut(data) if number == _ROWS}
+    whole = [row for _, row in sorted(rows.items()) if len(row) == ROW.itemsize]
+    return loading._checked(found, parse_rows(b"".join(whole)))
 
 
 _ROWS = scan.TABLES.index(b"rows")
@@ -242,7 +253,7 @@ def _cut(data: bytes) -> list[tuple[int, bytes, bytes]]:
     return found
 
 
-def _mend_entries(data: bytes) -> bytes:
+def mend_entries(data: bytes) -> bytes:
     mends = {_ROWS: _mend_rows, scan.TABLES.index(b"segments"): _mend_segments}
     out = b""
     for number, key, value in _cut(data):
@@ -253,14 +264,7 @@ def _mend_entries(data: bytes) -> bytes:
     return out
 
 
-def _look(contents: Contents) -> None:
-    holdings = holdings_of(contents)
-    assert len(holdings.kept) == len(contents.rows) == len(holdings.cells())
-    overlapping(holdings.strips)
-    unknown_profiles(contents.rows)
-
-
-def _entries() -> list[bytes]:
+def entries() -> list[bytes]:
     names = [name.decode() for name in scan.TABLES]
     return [
         b"".join(
@@ -355,8 +359,8 @@ PARSERS = (
         mend=_mend_segments,
     ),
     Parser(
-        "catalog_entries", _take_entries, _entries,
-        ("catalog/loading.py:_entries", "catalog/loading.py:_sorted"), mend=_mend_entries,
+        "catalog_entries", _take_entries, entries,
+        ("catalog/loading.py:_entries", "catalog/loading.py:_sorted"), mend=mend_entries,
     ),
     Parser(
         "strip_table", _take_table, _tables,

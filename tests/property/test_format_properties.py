@@ -27,7 +27,7 @@ heads = st.builds(
 )  # fmt: skip
 metas = st.builds(
     Meta, st.integers(0, 2**63 - 1), st.lists(uuids, max_size=255, unique=True).map(tuple),
-    st.integers(0, 2**32 - 1), st.integers(0, 2**64 - 1),
+    st.integers(0, 2**32 - 1), st.integers(0, 2**63 - 1),
 )  # fmt: skip
 tensors = st.builds(
     TensorShape, st.sampled_from(Role), st.integers(1, 1024), st.integers(1, 65_536),
@@ -125,8 +125,8 @@ def test_rows_survive_and_damage_is_refused(found, seed, data):
     there = np.arange(3) < count
     for name, top in (("root", 2**64), ("segment", 10**8), ("directory", 256)):
         rows[name] = np.where(there, rng.integers(0, top, there.shape, np.uint64), 0)
-    for name in ("epoch", "page", "pages"):
-        rows[name] = np.where(there, rng.integers(1, 2**31, there.shape), 0)
+    for name, top in (("epoch", 2**32), ("page", 2**31), ("pages", 2**31)):
+        rows[name] = np.where(there, rng.integers(1, top, there.shape), 0)
     rows["generation"] = rng.integers(1, 2**63 - 1, len(found), np.uint64)
     rows["heat"] = rng.choice((-np.inf, 0.0, 3.5), len(found))
     seal_rows(rows)

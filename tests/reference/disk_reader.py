@@ -124,8 +124,8 @@ class Row:
 def parse_meta(data: bytes) -> list[bytes]:
     fields = body(data, b"kvdctlog")
     must(len(fields) >= 24, "short")
-    (generation, count) = struct.unpack_from("<Q12xI", fields)
-    must(generation < 1 << 63, "generation")
+    generation, written, count = struct.unpack_from("<QQ4xI", fields)
+    must(generation < 1 << 63 and written < 1 << 63, "generation or written bytes")
     names = [fields[at : at + 16] for at in range(24, len(fields), 16)]
     must(count <= 255 and len(fields) == 24 + 16 * count, "count")
     must(all(any(name) for name in names) and len(set(names)) == count, "names")
@@ -139,7 +139,7 @@ def parse_segment(key: bytes, value: bytes, directories: int) -> tuple:
     plane_class, state, pad, epoch = struct.unpack_from("<BBHI", value)
     must(not any(key[1:4]) and pad == 0, "pad")
     must(directory < directories and number < 10**8, "directory or number")
-    must(plane_class <= 2 and 1 <= state <= 3 and epoch > 0, "class, state or epoch")
+    must(plane_class <= 2 and 1 <= state <= 3 and 0 < epoch < 1 << 31, "class, state or epoch")
     return (directory, number), (plane_class, state, epoch)
 
 

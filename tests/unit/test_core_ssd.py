@@ -1,5 +1,7 @@
 """The ssd tier in the core, example by example: saved, demoted, read again, cleared, recovered."""
 
+from dataclasses import replace
+
 import numpy as np
 
 from kvd.clock import NS_PER_S
@@ -9,7 +11,7 @@ from kvd.core.effects import Answer, Cleared, FetchDone, Found, Sealed, Shortfal
 from kvd.core.events import ClearWanted, PrefetchWanted, ReserveWanted, SealWanted
 from kvd.core.save import is_saved
 from kvd.errors import ErrorKind, FaultKind
-from kvd.limits import DIGEST_BYTES, PAGE_BYTES
+from kvd.limits import DIGEST_BYTES, PAGE_BYTES, SEGMENT_NUMBER_MAX
 from kvd.testing.scene import LANE, chain_of, kind_of
 from kvd.types import CLASS_COUNT
 from tests.unit.disk_scene import LIMITS, DiskScene, demote, fault_of, recovered
@@ -256,6 +258,44 @@ def test_a_restart_leaves_out_what_has_no_parent() -> None:
     fresh.save()
     dropped = [digest for commit in fresh.commits for digest in commit.dropped.chain]
     assert sorted(dropped) == sorted((chain[64:96], chain[96:128]))
+
+
+def test_a_restart_leaves_out_what_does_not_lie_in_its_segment() -> None:
+    scene = DiskScene()
+    _, chain = stored(scene, 3)
+    event = recovered(scene)
+    at = event.rows.keys.chain.index(chain[2 * DIGEST_BYTES :])
+    event.rows.pages[at, 1] = scene.ssd_config.segment_bytes // PAGE_BYTES
+    fresh = DiskScene(event=event)
+    session = fresh.join()
+    assert fresh.counts(session, chain) == (3, 2, 2)
+    stored(fresh, 2, text=1)
+
+
+def test_a_generation_above_the_mark_is_not_given_out_again() -> None:
+    scene = DiskScene()
+    _, chain = stored(scene, 2)
+    event = recovered(scene)
+    event.rows.generations[0] = event.generation + 5
+    fresh = DiskScene(event=event)
+    fresh.save()
+    stored(fresh, 1, text=1)
+    assert fresh.state.index.generation.max() > event.generation + 5
+    assert fresh.commits[-1].generation > event.generation + 5
+
+
+def test_the_last_number_of_a_file_is_followed_by_one_that_is_free() -> None:
+    scene = DiskScene()
+    stored(scene, 1)
+    event = recovered(scene)
+    last = event.segments[-1]
+    event.rows.segments[event.rows.segments == last.segment] = SEGMENT_NUMBER_MAX
+    moved = replace(last, segment=SEGMENT_NUMBER_MAX)
+    fresh = DiskScene(event=replace(event, segments=(*event.segments[:-1], moved)))
+    for text in range(1, 4):
+        stored(fresh, 3, text=text)
+    numbers = {segment.number for segment in fresh.state.ssd.segments.values()}
+    assert len(numbers) > len(event.segments) and max(numbers) == SEGMENT_NUMBER_MAX
 
 
 def test_limits_of_the_scene_are_small_enough_to_matter() -> None:
