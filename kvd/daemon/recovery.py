@@ -31,6 +31,7 @@ from kvd.daemon.translating import recovered_of
 from kvd.disk.directories import DataDirectory, arrange, home_of, open_directories
 from kvd.disk.files import OsFiles, sync_directory
 from kvd.disk.heads import segment_path
+from kvd.disk.posix import BLOCK_BYTES
 from kvd.disk.recognising import unusable
 from kvd.errors import ErrorKind, Fault, FaultKind, KvdError
 from kvd.format.records import SEGMENT, Meta
@@ -144,13 +145,19 @@ def _load(path: Path) -> Contents:
 
 
 def _remove_orphans(directories: list[DataDirectory], reconciled: Reconciled) -> None:
-    """Remove segments that no catalog knows; raise OSError."""
-    files = OsFiles()
+    """Remove segments that no catalog knows, and say so; raise OSError."""
+    files, count, size_bytes = OsFiles(), 0, 0
     for directory, orphans in zip(directories, reconciled.orphans, strict=True):
         for segment in orphans.tolist():
-            files.unlink(segment_path(directory, segment))
+            path = segment_path(directory, segment)
+            size_bytes += Path(path).stat().st_blocks * BLOCK_BYTES
+            files.unlink(path)
         if len(orphans):
             sync_directory(files, str(directory.segments))
+            count += len(orphans)
+    if count:
+        _log.info("%d segments that the catalog does not know are removed: %s are free again",
+                  count, human(size_bytes))  # fmt: skip
 
 
 def _say_what_was_found(
@@ -161,9 +168,6 @@ def _say_what_was_found(
             _log.warning("%s", note)
     for refusal, count in contents.refused.items():
         _log.warning("catalog: %d entries left out: %s", count, refusal)
-    lost, orphans = reconciled.lost, sum(map(len, reconciled.orphans))
-    if lost:
+    if reconciled.lost:
         _log.warning("%d segments are gone, and with them the strips of %d chunks",
-                     len(lost), reconciled.hurt)  # fmt: skip
-    if orphans:
-        _log.info("%d segments that the catalog does not know are removed", orphans)
+                     len(reconciled.lost), reconciled.hurt)  # fmt: skip

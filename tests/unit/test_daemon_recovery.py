@@ -18,7 +18,7 @@ from kvd.disk.directories import open_directories
 from kvd.disk.files import OsFiles
 from kvd.errors import ErrorKind, Fault, FaultKind, KvdError
 from kvd.format.rows import keys_of, put_lane, seal_rows
-from kvd.limits import MIB
+from kvd.limits import KIB, MIB
 from kvd.types import Lane
 from tests.unit.catalog_scene import DATA, DIGEST, rows_of, segments_of
 from tests.unit.disk_double import is_locked
@@ -144,14 +144,17 @@ def test_many_changes_are_committed_in_parts():
     assert in_parts(Changes()) == ()
 
 
-def test_segments_that_no_catalog_knows_are_removed(scene):
+def test_segments_that_no_catalog_knows_are_removed(scene, caplog):
+    caplog.set_level(logging.INFO)
     scene.put(Changes(rows=rows_of(range(4))))
-    scene.segment(7).touch()
+    scene.segment(7).write_bytes(bytes(64 * KIB))
     scene.segment(1, directory=1).touch()
     (scene.paths[1] / "segments" / "notes").touch()
     assert there(scene.find()) == [4, 4, 4]
     assert len(os.listdir(scene.paths[0] / "segments")) == 3
     assert os.listdir(scene.paths[1] / "segments") == ["notes"]
+    said = "2 segments that the catalog does not know are removed: 64KiB are free again"
+    assert said in caplog.text
 
 
 def test_more_segments_than_the_budget_allows_are_all_told(scene):
