@@ -16,7 +16,7 @@ from pathlib import Path
 from bench.report import Report, progress
 from tests.crash.cuts import MEDIUM_BYTES, cut_power, mounted_node
 from tests.crash.handovers import KILLS, end_handovers, supervised_node
-from tests.crash.lives import WORLDS, live
+from tests.crash.lives import WORLDS, live, work_long
 from tests.crash.model import Model
 from tests.crash.mounted import NotHere, medium
 from tests.crash.nursery import Nursery
@@ -25,7 +25,8 @@ from tests.crash.starts import end_first_starts, end_recoveries, make_mess
 from tests.crash.tally import Tally
 from tests.crash.work import Work
 
-LIVES, STARTS, CUTS = 240, 60, 40
+LIVES, STARTS, CUTS, LONG_LIVES = 240, 60, 40, 10
+LONG_STEPS = 500
 SEED = 20
 
 
@@ -40,7 +41,7 @@ def run(report: Report, full: bool) -> None:
                 advance(f"{len(tally.points)} points, {len(tally.faults)} faults, {end}")
     how = f"{len(tally.cuts)} with a power cut too, {tally.moments} ends at any moment besides"
     report.figure("crash.points", len(tally.points), "points", note=how)
-    told = f"{tally.compared:,} chunks compared; what kvd check finds is counted"
+    told = f"{tally.steps:,} steps, {tally.compared:,} chunks compared; kvd check's findings count"
     report.figure("crash.wrong", len(tally.wrong) + len(tally.unsound), "chunks", note=told)
     report.figure("crash.lost", len(tally.lost), "prompts", note="acknowledged durable")
 
@@ -57,13 +58,17 @@ class _Ends:
 
     @property
     def count(self) -> int:
-        return self.times * (LIVES + 2 * STARTS + CUTS) + len(KILLS)
+        return self.times * (LIVES + 2 * STARTS + CUTS + LONG_LIVES) + len(KILLS)
 
     def __iter__(self) -> Iterator[str]:
         yield from self._of_lives()
         yield from self._of_starts()
         yield from self._of_handovers()
         yield from self._of_power()
+        node = made_node(self.nursery, self.directory / "long", 14)
+        with contextlib.closing(node):
+            lives = self.times * LONG_LIVES
+            yield from work_long(node, self.tally, self.chance, lives, LONG_STEPS)
 
     def _of_lives(self) -> Iterator[str]:
         for number, world in enumerate(WORLDS.values()):

@@ -111,6 +111,27 @@ def one_life(node: Node, work: Work, kill: Kill | None, where: str) -> None:
     assert not node.said_badly("damaged", "left out", "degraded"), (where, node.daemon.lines)
 
 
+def work_long(
+    node: Node, tally: Tally, chance: random.Random, lives: int, steps: int
+) -> Iterator[str]:
+    """Have so many lives of so many steps, each ended in order: catalog and disk agree exactly."""
+    model = Model(node.drops)
+    work = Work(model, chance.randrange(1 << 30), fresh=True)
+    for number in range(lives):
+        where = f"long life {number}"
+        look_once_more(node, work, where)
+        for _ in range(steps):
+            work.step(node.client, where)
+        node.daemon.send(signal.SIGTERM)
+        assert node.daemon.wait() == 0, node.daemon.lines
+        node.end()
+        code, found = node.check()
+        if code or found["findings"]:
+            tally.unsound.append(f"{where}: {code} {found['findings']}")
+        yield where
+    tally.add(model, work.done)
+
+
 def unsound(node: Node, where: str) -> list[str]:
     """Return what `kvd check` finds wrong, beyond what a crash leaves."""
     code, found = node.check()

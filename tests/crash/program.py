@@ -19,6 +19,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy.ma  # noqa: F401 - numpy imports it where it is first needed: in every process anew.
+
 import kvd.cli.serve  # noqa: F401
 import kvd.config
 from kvd.cli.main import main

@@ -2,9 +2,10 @@
 
 import pytest
 
-from tests.crash.lives import WORLDS, live
+from tests.crash.lives import WORLDS, live, work_long
 
-POINTS = 190
+POINTS = 165
+LONG_LIVES, LONG_STEPS = 4, 150
 
 
 @pytest.mark.parametrize("world", WORLDS.values(), ids=list(WORLDS))
@@ -17,3 +18,9 @@ def test_nothing_is_lost_and_nothing_is_wrong(world, new_node, chance, request, 
     assert tally.faults == begin
     # Some have no such boundary before their end; were it many, nothing was tried.
     assert len(tally.points) + tally.moments >= ends + 0.75 * lives, tally.missed
+
+
+def test_catalog_and_disk_agree_exactly_after_much_work(new_node, chance, tally):
+    node, begin = new_node(14), tally.faults
+    for _ in work_long(node, tally, chance, LONG_LIVES, LONG_STEPS):
+        assert tally.faults == begin

@@ -11,7 +11,7 @@ from tests.crash.sites import STARTING
 from tests.crash.starts import copied, end_first_starts, end_recoveries, make_mess
 from tests.crash.work import Work
 
-FIRST_POINTS, RECOVERY_POINTS, FAILURES = 40, 24, 16
+FIRST_POINTS, RECOVERY_POINTS, FAILURES = 36, 24, 16
 
 
 def test_a_first_start_may_end_anywhere(nursery, quick_directory, chance, request, tally):
