@@ -4,13 +4,13 @@ The adapter only adapts: grid, drafts and verification are `kvd.speculate`'s, by
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from kvd.client import Client, Comparison, Delivery, Space, Stored, compare
 from kvd.clock import NS_PER_S, MonotonicClock
 from kvd.engines.border import Border, GuardedFetch
-from kvd.engines.hf_model import HfModel, keyspace
+from kvd.engines.hf_model import HfModel, keyspace, weight_revision, weight_stamp
 from kvd.engines.hf_view import HfView
 from kvd.errors import ErrorKind, KvdError
 from kvd.speculate.engine import Batch
@@ -46,16 +46,18 @@ class HfEngine:
         revision: str = "",
         adapter: str = "",
     ) -> None:
-        """Take a model; `revision` spares the digest of its weights. Raise INVALID for a model that
-        is not of full attention, fp32, on the CPU, in evaluation mode.
+        """Take a model; `revision` spares the digest of its weights, until they change in place.
+        Raise INVALID for a model that is not of full attention, fp32, on the CPU, in evaluation
+        mode.
         """
         self.border = Border()
         self._engine = HfModel(model)
         self._clock = MonotonicClock()
         self.keyspace = keyspace(model, self._engine.shape, name, revision, adapter)
-        self._space = None
-        if client is not None:
-            self._space = self.border.call(lambda: client.keyspace(self.keyspace), None)
+        self._model, self._client, self._revision = model, client, revision
+        self._stamp = weight_stamp(model) if client is not None else ()
+        self._space = self._open_space()
+        self._filled_space = self._space  # Of the weights of the last prefill.
         self._generator: Generator | None = None
         self._views: tuple[HfView, HfView] | None = None
 
@@ -92,7 +94,7 @@ class HfEngine:
         self, prompt: Sequence[int], tensors: list[list[Any]], durability: str = "memory"
     ) -> Stored | None:
         """Put what `prefill` returned for the same prompt; None when kvd failed."""
-        space, whole = self._space, len(prompt) // CHUNK_TOKENS * CHUNK_TOKENS
+        space, whole = self._filled_space, len(prompt) // CHUNK_TOKENS * CHUNK_TOKENS
         if space is None or not whole:
             return None
         return self.border.call(
@@ -105,15 +107,18 @@ class HfEngine:
 
         Costs a prefill. None when nothing could be compared: kvd failed, or has none of it.
         """
-        space, whole = self._space, len(prompt) // CHUNK_TOKENS * CHUNK_TOKENS
-        if space is None or not whole:
+        whole = len(prompt) // CHUNK_TOKENS * CHUNK_TOKENS
+        if self._client is None or not whole:
             return None
         tensors = self.prefill(prompt)
+        space = self._filled_space
+        if space is None:
+            return None
         return self.border.call(lambda: _compared(space, list(prompt[:whole]), tensors), None)
 
     def prefetch(self, prompt: Sequence[int]) -> None:
         """Announce a prompt that is soon to be generated from; costs one short round trip."""
-        space, chunks = self._space, usable_chunks(len(prompt))
+        space, chunks = self._space_now(), usable_chunks(len(prompt))
         if space is not None and chunks:
             tokens = list(prompt[: chunks * CHUNK_TOKENS])
             self.border.call(lambda: space.prefetch(space.chain(tokens)), None)
@@ -129,6 +134,7 @@ class HfEngine:
     ) -> list[list[Any]]:
         """Return per layer K and V of the prompt's whole chunks, BF16 [heads, tokens, width]."""
         self.prepare(len(prompt), 1)
+        self._filled_space = self._space_now()
         view = self._views[0]
         view.truncate(0)
         for begin, end in pieces(len(prompt), 0):
@@ -153,12 +159,31 @@ class HfEngine:
             self.border.note(outcome.fault)
         return outcome
 
-    def _open(self, prompt: Sequence[int], link: Link) -> Prefix | None:
-        chunks = usable_chunks(len(prompt))
-        if self._space is None or not chunks:
+    def _space_now(self) -> Space | None:
+        """Return the space of the weights as they are: KV of others must not be found, nor stored.
+
+        Training writes them in place, behind the engine's back.
+        """
+        if self._client is None or (stamp := weight_stamp(self._model)) == self._stamp:
+            return self._space
+        digest = weight_revision(self._model)
+        revision = f"{self._revision} changed to {digest}" if self._revision else digest
+        self.keyspace = replace(self.keyspace, weight_revision=revision)
+        self._stamp, self._space = stamp, self._open_space()
+        return self._space
+
+    def _open_space(self) -> Space | None:
+        client = self._client
+        if client is None:
             return None
-        chain = self._space.chain(list(prompt[: chunks * CHUNK_TOKENS]))
-        fetch = self._space.fetch(
+        return self.border.call(lambda: client.keyspace(self.keyspace), None)
+
+    def _open(self, prompt: Sequence[int], link: Link) -> Prefix | None:
+        space, chunks = self._space_now(), usable_chunks(len(prompt))
+        if space is None or not chunks:
+            return None
+        chain = space.chain(list(prompt[: chunks * CHUNK_TOKENS]))
+        fetch = space.fetch(
             chain,
             delivery=link.delivery,
             rate_bits=link.rate_bits,

@@ -58,6 +58,20 @@ class HfModel:
         return output.logits[0].float()
 
 
+def weight_stamp(model: Any) -> tuple[tuple[int, int, float], ...]:
+    """Return what changes with the weights, at a hundredth of the cost of their digest.
+
+    Of each tensor where it lies, how often it was written to, and its middle value: writes through
+    `.data` are not counted by torch.
+    """
+    stamps = []
+    for tensor in model.state_dict().values():
+        writes = 0 if tensor.is_inference() else tensor._version
+        middle = tensor.reshape(-1)[tensor.numel() // 2].item() if tensor.numel() else 0.0
+        stamps.append((tensor.data_ptr(), writes, middle))
+    return tuple(stamps)
+
+
 def cache_argument(model: Any) -> str:
     """Return what the model's forward calls its cache: 5.24 renamed it."""
     names = inspect.signature(model.forward).parameters

@@ -195,6 +195,35 @@ def test_either_name_of_the_cache_argument(model, cold, name: str) -> None:
     assert engine.generate(PROMPT, OPTIONS).tokens == cold
 
 
+@pytest.mark.parametrize("by", ["parameter", "data"])
+@pytest.mark.parametrize("revision", ["", "1"])
+def test_weights_that_change_in_place_are_other_weights(daemon, revision, by) -> None:
+    """As training does it, behind the engine: nothing of the old ones is found, or stored."""
+    model = random_llama()
+
+    def change(by_what: float) -> None:
+        weights = [w for w in model.parameters() if w.dim() > 1]
+        with torch.no_grad():
+            for weight in weights:
+                (weight if by == "parameter" else weight.data).mul_(by_what)
+
+    with connected(daemon) as client:
+        engine = HfEngine(model, client, revision=revision)
+        engine.store(PROMPT)
+        before = engine.generate(PROMPT, OPTIONS)
+        assert before.found == (CHUNKS,) * 3
+        change(2.0)
+        after = engine.generate(PROMPT, OPTIONS)
+        assert after.found == (0, 0, 0)
+        assert after.tokens == HfEngine(model, revision="2").generate(PROMPT, OPTIONS).tokens
+        assert engine.store(PROMPT).stored == CHUNKS
+        change(0.5)  # Exact in floating point: they are what they were.
+        again = engine.generate(PROMPT, OPTIONS)
+        assert again.tokens == before.tokens
+        # Of weights that have a name nobody took the digest before: that they are back is not seen.
+        assert again.found == ((0, 0, 0) if revision else (CHUNKS,) * 3)
+
+
 def test_the_revision_is_of_the_weights_themselves(model) -> None:
     first, other = weight_revision(model), random_llama()
     assert weight_revision(other) == first
