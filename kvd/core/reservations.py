@@ -18,13 +18,20 @@ from kvd.types import CLASS_COUNT, Extent
 SEALED, ABORTED, LOST, WITH_SESSION = "sealed", "aborted", "lost", "with_session"
 
 
-def find_reservation(state: State, session: int, reservation_id: int) -> Reservation:
+def find_reservation(
+    state: State, session: int, reservation_id: int, *, is_last: bool
+) -> Reservation:
+    """Return what a writer asks about; raise LOST when it is gone.
+
+    A lost one ends when it is last asked about: only then has its writer stopped. Seals are sent
+    while the strips behind them are still being laid.
+    """
     found = state.reservations.get(reservation_id)
     if found is None or found.session != session:
         raise KvdError(ErrorKind.LOST, f"reservation {reservation_id} is not open")
     if found.lost:
-        # Its writer has stopped: it asks to seal. So its extents are safe to reuse.
-        finish(state, found, StripState.FREE, LOST)
+        if is_last:
+            finish(state, found, StripState.FREE, LOST)
         raise KvdError(ErrorKind.LOST, f"reservation {reservation_id} made no progress in its time")
     return found
 
@@ -95,7 +102,7 @@ def _note_open(state: State, reservation: Reservation, why: Why) -> None:
 
 def on_abort(state: State, event: AbortWanted) -> list[Effect]:
     """Give all of it back: the client says that it writes no more."""
-    reservation = find_reservation(state, event.session, event.reservation)
+    reservation = find_reservation(state, event.session, event.reservation, is_last=True)
     _note_open(state, reservation, Why.ABORTED)
     finish(state, reservation, StripState.FREE, ABORTED)
     return [Answer(event.request, event.session, Aborted())]

@@ -31,7 +31,8 @@ _OTHERS = {
 
 def on_seal(state: State, event: SealWanted) -> list[Effect]:
     """Seal chunks of a reservation in order; `last` gives back what is left of it."""
-    reservation = find_reservation(state, event.session, event.reservation)
+    session, number = event.session, event.reservation
+    reservation = find_reservation(state, session, number, is_last=event.last)
     _check(state, reservation, event)
     reservation.expires_ns = state.now_ns + state.config.limits.reservation_ttl_ns
     effects: list[Effect] = []

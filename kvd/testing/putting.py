@@ -33,6 +33,7 @@ Prefix = tuple[int, bytes, tuple[Lane, ...]]  # Keyspace, chain, lanes.
 FATES = {"seal": 60, "skip": 6, "abort": 8, "early end": 6, "stall": 14, "leave open": 6}
 DEADLINES_MS = (20, 200, 1500, 8000)  # Of a Seal that shall be durable.
 REWRITES = 20  # By a zombie, of places it was once given.
+LAID_ON, LAID_MS = 4, 40  # How often, and how long, a client writes that was not told yet.
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +44,7 @@ class _Seal:
     sizes: np.ndarray
     orphans: set[int]
     asked_ns: int
+    last: bool
 
 
 def choose_prefix(client: "Client") -> Prefix:
@@ -231,7 +233,7 @@ class Put:
         if self._durable:
             deadline_ns = self.world.now_ns + self.world.rng.choice(DEADLINES_MS) * NS_PER_MS
         orphans = {chunk for chunk in range(first, end) if self._may_be_orphan(chunk)}
-        seal = _Seal(first, sizes, orphans, self.world.now_ns)
+        seal = _Seal(first, sizes, orphans, self.world.now_ns, last)
         fields = (self.reservation, first, sizes, roots, 1, last, deadline_ns)
         asked = self.client.ask(
             lambda request: SealWanted(request, self.client.session, *fields),
@@ -284,10 +286,24 @@ class Put:
         self.world.saw("refused: lost reservation")
         self.finished = True
 
+    def _lay_on(self, times: int) -> None:
+        """Write what was to come behind a seal that came too late, then say that it is over."""
+        if not self.client.open:
+            return
+        if times == 0:
+            self._abort()
+            return
+        for strip in [s for strips in self._strips.values() for s in strips]:
+            strip.write(0, strip.sectors)
+        self.world.saw("a write behind a seal that came too late")
+        self.world.after(LAID_MS * NS_PER_MS, lambda: self._lay_on(times - 1))
+
     def _note_sealed(self, outcome: Outcome, seal: _Seal) -> None:
         first, sizes = seal.first, seal.sizes
         if not isinstance(outcome, Sealed):
             self._note_lost(outcome)
+            if not seal.last:
+                self._lay_on(LAID_ON)
             return
         self._progress_ns = max(self._progress_ns, seal.asked_ns)
         if outcome.durable:

@@ -16,6 +16,7 @@ UNTIERED = (
     "a delivery that found wrong bytes", "a delivery that outlived its lease",
     "a delivery that outlived its session", "a release during delivery",
     "a reservation lost", "a reservation aborted", "a reservation left open",
+    "a write behind a seal that came too late",
     "a zombie write into a quarantined extent", "a zombie write into a destroyed slab",
     "a recall honoured", "a recall refused", "a detach ignored",
     "a slab given again for writing",

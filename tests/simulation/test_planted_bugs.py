@@ -70,6 +70,16 @@ def process_thought_gone_with_its_session(patch: Patch) -> None:
     patch.setattr(sessions, "on_ended", on_ended)
 
 
+def late_seal_thought_the_last(patch: Patch) -> None:
+    """Places of a lost reservation are free with its next Seal, whatever is laid behind it."""
+    real = seal.find_reservation
+    patch.setattr(
+        seal,
+        "find_reservation",
+        lambda state, session, number, *, is_last: real(state, session, number, is_last=True),
+    )
+
+
 def reuse_without_revoke(patch: Patch) -> None:
     patch.setattr(leases, "revoke", lambda state, lease: leases.end(state, lease, "revoked"))
     patch.setattr(deliver, "revoke", lambda state, lease: leases.end(state, lease, "revoked"))
@@ -163,6 +173,9 @@ PLANTS: dict[Callable[[Patch], None], str] = {
     leases_that_pin_nothing: "I5: .* a lease held|I2, I4: lease held|I4: a delivery read",
     process_thought_gone_with_its_session: (
         "I2, I4: lease held|I4: a del|I1: .* to be ready|I2: session .* behind a restart"
+    ),
+    late_seal_thought_the_last: (
+        "I2, I4: lease held|I4: a del|I1: .* to be ready|I4: .* there is another"
     ),
     reuse_without_revoke: "I2, I4: lease held",
     replaced_strips_freed_at_once: "I2, I4: lease held|I4: a delivery read|I1: .* to be ready",

@@ -238,6 +238,26 @@ def test_a_stalled_writer_loses_its_places_and_gives_them_back_when_it_speaks() 
     assert scene.counts(session, chain_of(2)) == (1, 1, 1)
 
 
+@pytest.mark.parametrize("last", ("seal", "abort"))
+def test_a_seal_that_comes_too_late_does_not_say_that_its_writer_has_stopped(last: str) -> None:
+    """The strips behind it are laid meanwhile: nobody else may be given their places (I4)."""
+    scene = Scene(slabs=1, slab_pages=9)
+    session = scene.join()
+    reserved = scene.reserve(session, chain_of(3))
+    scene.wait(scene.limits.reservation_ttl_ns)
+    for chunk in range(2):
+        refusal = scene.seal(session, reserved.reservation, chunk, 1, last=False)
+        assert kind_of(refusal) == ErrorKind.LOST
+    assert scene.state.bytes_in(StripState.QUARANTINED) == 9 * PAGE_BYTES
+    assert scene.put(session, chain_of(1, text=1)) == NotAdmitted.CAPACITY
+    if last == "seal":
+        refusal = scene.seal(session, reserved.reservation, 2, 1, last=True)
+    else:
+        refusal = scene.ask(AbortWanted(scene.number(), session, reserved.reservation))
+    assert kind_of(refusal) == ErrorKind.LOST
+    assert scene.put(session, chain_of(3, text=1)) == NotAdmitted.NONE
+
+
 def test_bounded_reservations() -> None:
     limits = Limits(slab_bytes=16 * PAGE_BYTES, reservations_per_session_max=2)
     scene = Scene(limits=limits)
