@@ -22,7 +22,20 @@ class ControlPage(Protocol):
         ...
 
 
-class Arena(Protocol):
+class Lender(Protocol):
+    def lend_slab(self, slab: int) -> tuple[int, int]:
+        """Return a descriptor for a session that is to write, the caller's, and the loan's number.
+
+        Raise OSError.
+        """
+        ...
+
+    def is_lent(self, slab: int, loan: int) -> bool:
+        """Return whether any process, a child that was forked too, has it open or mapped still."""
+        ...
+
+
+class Arena(Lender, Protocol):
     def create_slab(self, slab: int, size_bytes: int) -> None:
         """Make and touch a slab in the background; the result is reported, never raised."""
         ...
@@ -34,7 +47,8 @@ class Arena(Protocol):
     def slab_descriptor(self, slab: int, *, writable: bool) -> int:
         """Return a descriptor that stays the arena's own, open until the slab is destroyed.
 
-        The one for reading cannot be made writable by a receiver under another uid.
+        Through a writable one the daemon itself writes; who else does is lent one. The one for
+        reading cannot be made writable by a receiver under another uid.
         """
         ...
 

@@ -9,6 +9,7 @@ import fcntl
 import mmap
 import os
 import stat
+import struct
 import weakref
 from dataclasses import dataclass
 
@@ -26,6 +27,8 @@ MADV_HUGEPAGE = 14
 MADV_DONTDUMP = 16
 MADV_POPULATE_READ = 22
 MADV_POPULATE_WRITE = 23
+
+_LOCK = struct.Struct("hhxxxxqqixxxx")  # A lock of fcntl: type, whence, start, length, pid.
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _libc.madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
@@ -95,6 +98,36 @@ def adopt_slab(writing: int, size_bytes: int) -> Descriptors:
     finally:
         os.fchmod(writing, 0)
     return Descriptors(writing, reading)
+
+
+def lend(writing: int, loan: int) -> int:
+    """Return a writing descriptor for another process, the caller's to close; raise OSError.
+
+    It is an open file of its own, with a lock on byte `loan`. All that dup, fork, SCM_RIGHTS and
+    mmap make of it, in whatever process, is the same open file; the kernel drops the lock with the
+    last of them.
+    """
+    os.fchmod(writing, stat.S_IRUSR | stat.S_IWUSR)  # For as long as `adopt_slab` needs it.
+    try:
+        lent = os.open(f"/proc/self/fd/{writing}", os.O_RDWR | os.O_CLOEXEC)
+    finally:
+        os.fchmod(writing, 0)
+    try:
+        fcntl.fcntl(lent, fcntl.F_OFD_SETLK, _lock(fcntl.F_WRLCK, loan))
+    except OSError:
+        os.close(lent)
+        raise
+    return lent
+
+
+def is_lent(descriptor: int, loan: int) -> bool:
+    """Return whether any process has what `lend` made open or mapped; by any other descriptor."""
+    found = fcntl.fcntl(descriptor, fcntl.F_OFD_GETLK, _lock(fcntl.F_RDLCK, loan))
+    return _LOCK.unpack(found)[0] != fcntl.F_UNLCK
+
+
+def _lock(kind: int, byte: int) -> bytes:
+    return _LOCK.pack(kind, os.SEEK_SET, byte, 1, 0)
 
 
 def seal_for_readers(descriptor: int) -> None:

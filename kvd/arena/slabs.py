@@ -19,12 +19,15 @@ from kvd.arena.memfd import (
     Descriptors,
     adopt_slab,
     advise,
+    is_lent,
+    lend,
     map_memory,
     open_slab,
 )
 from kvd.errors import Fault, FaultKind
 from kvd.limits import MIB, PAGE_BYTES
 
+LOAN_BITS, LOAN_BYTES = 32, 3  # Of a count, behind random bytes: a lock's place, below 2^63.
 TOUCH_BYTES = 4 * MIB  # Between two looks at whether to stop; tens of milliseconds at the worst.
 CLOSE_SECONDS_MAX = 1.0
 
@@ -56,6 +59,8 @@ class MemfdArena:
         """`slabs_max` leaves descriptors to those who connect: a slab holds two."""
         self._report, self._slabs_max = report, slabs_max
         self._touch = touch
+        # Behind those of any daemon before, whose loans may last in slabs that are adopted.
+        self._loan = int.from_bytes(os.urandom(LOAN_BYTES), "little") << LOAN_BITS
         self._slabs: dict[int, _Slab] = {}
         self._lock = threading.Lock()  # Orders a report and a destroy of the same slab.
         self._queue: SimpleQueue[_Untouched | None] = SimpleQueue()
@@ -94,6 +99,13 @@ class MemfdArena:
     def slab_descriptor(self, slab: int, *, writable: bool) -> int:
         descriptors = self._slabs[slab].descriptors
         return descriptors.writing if writable else descriptors.reading
+
+    def lend_slab(self, slab: int) -> tuple[int, int]:
+        self._loan += 1
+        return lend(self._slabs[slab].descriptors.writing, self._loan), self._loan
+
+    def is_lent(self, slab: int, loan: int) -> bool:
+        return is_lent(self._slabs[slab].descriptors.reading, loan)
 
     def view_slab(self, slab: int) -> memoryview:
         return self._slabs[slab].reading.data

@@ -79,9 +79,14 @@ class SessionEnded:
 
 @dataclass(frozen=True, slots=True)
 class ProcessGone:
-    """The pidfd fired: no mapping of this session exists any more."""
+    """The pidfd fired: this session's process has no mapping any more.
+
+    `written`: slabs given to it that another process may write still, as a child does that was
+    forked with the mapping. Told again whenever they become less.
+    """
 
     session: int
+    written: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)

@@ -43,7 +43,7 @@ def on_ended(state: State, event: SessionEnded) -> list[Effect]:
 
 
 def on_process_gone(state: State, event: ProcessGone) -> list[Effect]:
-    """Free what waited for this process: no mapping of its own exists any more."""
+    """Free what waited for this process; what another one may still write goes on waiting."""
     effects = on_ended(state, SessionEnded(event.session))
     session = state.sessions.get(event.session)
     if session is not None:
@@ -51,10 +51,12 @@ def on_process_gone(state: State, event: ProcessGone) -> list[Effect]:
         for lease_id in sorted(session.leases):
             state.leases[lease_id].free_at_ns = state.now_ns
     for slab in state.slabs.values():
+        if slab.id in event.written:
+            continue
         if slab.state == SlabState.ORPHAN and slab.owner == event.session:
             slab.become(SlabState.IDLE)
             slab.owner = 0
-    free_quarantined(state, event.session)
+    free_quarantined(state, event.session, event.written)
     return effects + (close(state, session) if session else [])
 
 

@@ -1,7 +1,11 @@
 """The life of slabs: growing dram in the background, who may write which, taking them back.
 
-A slab goes to another writer only after its process is gone or said that it detached, to another
-tenant never. The daemon itself is a writer, of the slabs that strips are read into from disk."""
+A slab goes to another writer only after its process is gone, with all that had its mapping, or
+said that it detached; to another tenant never. The daemon itself is a writer, of the slabs that
+strips are read into from disk.
+"""
+
+from collections.abc import Collection
 
 import numpy as np
 
@@ -102,10 +106,14 @@ def is_own(session: int) -> bool:
     return session < 0
 
 
-def free_quarantined(state: State, session: int) -> None:
-    """Free what was set aside because this session's process could write it."""
-    for extent in state.quarantine.pop(session, []):
-        move_bytes(state, extent, StripState.QUARANTINED, StripState.FREE)
+def free_quarantined(state: State, session: int, written: Collection[int]) -> None:
+    """Free what was set aside because this session's process could write it, but in `written`."""
+    extents = state.quarantine.pop(session, [])
+    for extent in extents:
+        if extent.slab not in written:
+            move_bytes(state, extent, StripState.QUARANTINED, StripState.FREE)
+    if kept := [extent for extent in extents if extent.slab in written]:
+        state.quarantine[session] = kept
 
 
 def take_run(

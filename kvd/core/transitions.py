@@ -25,7 +25,7 @@ SLAB_MOVES = {
     (SlabState.OWNED, SlabState.IDLE): "detached",
     (SlabState.OWNED, SlabState.ORPHAN): "session ended",
     (SlabState.RECALLING, SlabState.ORPHAN): "session ended",
-    (SlabState.ORPHAN, SlabState.IDLE): "process gone",
+    (SlabState.ORPHAN, SlabState.IDLE): "process gone, and no other has its mapping",
     (SlabState.ORPHAN, SlabState.GONE): "nothing readable left in it",
     (SlabState.IDLE, SlabState.GONE): "empty, and another tenant needs the room",
 }

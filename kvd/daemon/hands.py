@@ -31,6 +31,7 @@ from kvd.core.effects import (
 from kvd.core.events import DeliveryEnded, Event, SlabFailed, SlabTouched
 from kvd.daemon.delivery import Delivery
 from kvd.daemon.inbox import Link
+from kvd.daemon.lending import Lending
 from kvd.daemon.pieces import class_pieces
 from kvd.daemon.ssd import SsdHand
 from kvd.errors import ErrorKind, Fault, FaultKind, KvdError
@@ -51,6 +52,7 @@ class Hands:
     ) -> None:
         self._arena, self._clock, self._limits, self._post = arena, clock, limits, post
         self._ssd = ssd
+        self.lending = Lending(arena)
         self.links: dict[int, Link] = {}
         self._pages: dict[int, ControlPage] = {}
         self._deliveries: dict[int, Delivery] = {}
@@ -129,6 +131,7 @@ class Hands:
                 self._arena.create_slab(slab, size)
             case DestroySlab(slab):
                 self._making.discard(slab)
+                self.lending.forget(slab)
                 self._arena.destroy_slab(slab)
                 if self._ssd is not None:
                     self._ssd.forget_slab(slab)
@@ -145,10 +148,16 @@ class Hands:
                 self._ssd.carry_out(effect)
 
     def _give(self, session: int, slab: int, *, writable: bool) -> None:
-        if link := self.links.get(session):
-            descriptor = self._arena.slab_descriptor(slab, writable=writable)
-            size_bytes = self._arena.view_slab(slab).nbytes
-            link.give_slab(slab, size_bytes, descriptor, writable=writable)
+        link = self.links.get(session)
+        if link is None:
+            return
+        size_bytes = self._arena.view_slab(slab).nbytes
+        if writable:
+            with self.lending.lend(session, slab) as descriptor:
+                link.give_slab(slab, size_bytes, descriptor, writable=True)
+        else:
+            descriptor = self._arena.slab_descriptor(slab, writable=False)
+            link.give_slab(slab, size_bytes, descriptor, writable=False)
 
     def _deliver(self, deliver: Deliver) -> None:
         link = self.links.get(deliver.session)

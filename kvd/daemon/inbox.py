@@ -107,8 +107,11 @@ class Inbox(Protocol):
         """Begin a session; raise OSError when it cannot have a control page."""
         ...
 
-    def end(self, session: int) -> None:
-        """End a session whose sockets are closed; its link is not called any more."""
+    def end(self, session: int, *, gone: bool = False) -> None:
+        """End a session whose sockets are closed; its link is not called any more.
+
+        `gone`: its process is not there any more; said behind the end, or in place of it.
+        """
         ...
 
     def is_draining(self) -> bool: ...

@@ -163,9 +163,9 @@ class Daemon:
         self.post(SessionOpened(session, tenant))
         return Admitted(session, self.epoch, descriptor)
 
-    def end(self, session: int) -> None:
+    def end(self, session: int, *, gone: bool = False) -> None:
         self._hands.leave(session)
-        self.post(SessionEnded(session))
+        self.post(self._hands.lending.end(session) if gone else SessionEnded(session))
 
     def is_draining(self) -> bool:
         return self._state.draining
@@ -224,6 +224,8 @@ class Daemon:
     def _tick(self) -> None:
         if self._ssd is not None:
             self._tell_day()
+        for event in self._hands.lending.look():
+            self.post(event)
         self.post(Ticked())
         self._hands.keep_pages(self._state.sessions)
         self._ticker = self._loop.call_later(self.limits.tick_ns / NS_PER_S, self._tick)

@@ -8,7 +8,6 @@ from collections import Counter
 from collections.abc import Sequence
 
 from kvd.config import TenantSettings
-from kvd.core.events import ProcessGone
 from kvd.daemon.inbox import Admitted, Inbox
 from kvd.errors import ErrorKind, KvdError
 from kvd.rpc.attached import AttachStream, NoSlabs, refuse_slabs
@@ -159,7 +158,7 @@ class Sessions:
     def _forget_attached(self, session: Session) -> None:
         """No process holds mappings of it, so nothing has to wait for one's end."""
         self._forget(session)
-        self.inbox.post(ProcessGone(session.id))
+        self.inbox.end(session.id, gone=True)
 
     def _forget(self, session: Session) -> None:
         self._by_id.pop(session.id, None)
@@ -169,4 +168,4 @@ class Sessions:
         session = self._by_id.get(number)
         if session is not None:
             session.end()  # A forked child may hold its sockets open.
-        self.inbox.post(ProcessGone(number))
+        self.inbox.end(number, gone=True)

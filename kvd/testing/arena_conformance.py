@@ -3,6 +3,7 @@
 A rig makes an arena and lets its background work proceed; checks are plain functions.
 """
 
+import os
 from collections.abc import Callable
 from typing import Protocol
 
@@ -72,6 +73,18 @@ def check_a_descriptor_is_the_same_until_the_slab_is_destroyed(rig: Rig) -> None
     arena.close()
 
 
+def check_a_loan_lasts_as_long_as_it_is_open_and_no_longer(rig: Rig) -> None:
+    arena, _ = _made(rig, 1)
+    (first, first_loan), (second, second_loan) = (arena.lend_slab(1) for _ in "ab")
+    assert first != second and first_loan != second_loan
+    assert arena.is_lent(1, first_loan) and arena.is_lent(1, second_loan)
+    os.close(first)
+    assert not arena.is_lent(1, first_loan) and arena.is_lent(1, second_loan)
+    os.close(second)
+    assert not arena.is_lent(1, second_loan)
+    arena.close()
+
+
 def check_a_view_outlives_its_slab(rig: Rig) -> None:
     arena, _ = _made(rig, 1)
     view = arena.view_slab(1)
@@ -117,6 +130,7 @@ CHECKS = (
     check_a_fresh_slab_is_zero_and_cannot_be_written_through_a_view,
     check_slabs_do_not_share_bytes,
     check_a_descriptor_is_the_same_until_the_slab_is_destroyed,
+    check_a_loan_lasts_as_long_as_it_is_open_and_no_longer,
     check_a_view_outlives_its_slab,
     check_a_destroyed_number_can_be_used_again,
     check_a_slab_destroyed_before_its_report_is_not_reported_later,

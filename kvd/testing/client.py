@@ -28,12 +28,14 @@ if TYPE_CHECKING:
 
 
 Ready = tuple[int, int, int]
+CHILD_MS = 900
 
 
 class Client:
     def __init__(self, world: "World", session: int, tenant: str) -> None:
         self.world, self.session, self.tenant = world, session, tenant
         self.alive, self.open = True, True
+        self.has_child = False  # Which was forked with the mappings, and writes on in them.
         self.mapped: dict[int, np.ndarray] = {}
         self.writable: set[int] = set()
         self.handles: dict[int, int] = {}
@@ -58,7 +60,7 @@ class Client:
                 self.world.saw("a process gone at once")
             self._close()
             self.alive = False
-            self.world.tell(ProcessGone(self.session))
+            _leave_child(self)
 
     def stop(self, *, gone: bool) -> None:
         """End the session, and the process as well if `gone`."""
@@ -71,7 +73,7 @@ class Client:
     def vanish(self) -> None:
         """Lose everything with the daemon; nobody is told."""
         self._close()
-        self.alive = False
+        self.alive = self.has_child = False
 
     def _close(self) -> None:
         self.open = False
@@ -168,3 +170,22 @@ class Client:
             self.world.tell(SlabDetached(self.session, slab))
 
         self.world.after(self.world.rng.choice((1, 30)) * NS_PER_MS, say)
+
+
+def _leave_child(client: Client) -> None:
+    """Have a process go; what every third one could write, a child of it can, for a while yet."""
+    world, session = client.world, client.session
+    written = frozenset(client.writable & world.state.slabs.keys())
+    if session % 3 or not written or world.stopped:
+        world.tell(ProcessGone(session))
+        return
+
+    def lose_child() -> None:
+        if client.has_child:
+            client.has_child = False
+            world.tell(ProcessGone(session))
+
+    client.has_child = True
+    world.saw("a child that writes on")
+    world.tell(ProcessGone(session, written))
+    world.after(CHILD_MS * NS_PER_MS, lose_child)

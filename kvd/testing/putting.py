@@ -154,7 +154,7 @@ class Put:
         self.world.after(delay_ms * NS_PER_MS, self._work)
 
     def _work(self) -> None:
-        if not self.client.alive or self.finished:
+        if not (self.client.alive or self.client.has_child) or self.finished:
             return
         if not self.client.open:
             self._haunt()
@@ -162,7 +162,7 @@ class Put:
         lost = {s.slab for strips in self._strips.values() for s in strips} - self.client.writable
         if lost:
             # Detached meanwhile, as the daemon seems not to know: nothing can be written there.
-            self._abort()
+            self.abort()
             for slab in sorted(lost):
                 self.client.detach(slab)
             return
@@ -170,7 +170,7 @@ class Put:
         for chunk in unwritten[: self.world.rng.randint(1, 3)]:
             self._write(chunk)
         if unwritten[1:] and self.fate == "abort" and len(unwritten) * 2 < len(self._fills):
-            self._abort()
+            self.abort()
         elif self.fate != "leave open" and (not unwritten or self.world.rng.random() < 0.3):
             self._seal()
         if not self.finished:
@@ -265,7 +265,7 @@ class Put:
             if fill and row != NO_ROW and index.generation[row] == fill.generation:
                 fill.sealed = True
 
-    def _abort(self) -> None:
+    def abort(self) -> None:
         self.finished = True
         self.client.ask(
             lambda request: AbortWanted(request, self.client.session, self.reservation),
@@ -286,24 +286,12 @@ class Put:
         self.world.saw("refused: lost reservation")
         self.finished = True
 
-    def _lay_on(self, times: int) -> None:
-        """Write what was to come behind a seal that came too late, then say that it is over."""
-        if not self.client.open:
-            return
-        if times == 0:
-            self._abort()
-            return
-        for strip in [s for strips in self._strips.values() for s in strips]:
-            strip.write(0, strip.sectors)
-        self.world.saw("a write behind a seal that came too late")
-        self.world.after(LAID_MS * NS_PER_MS, lambda: self._lay_on(times - 1))
-
     def _note_sealed(self, outcome: Outcome, seal: _Seal) -> None:
         first, sizes = seal.first, seal.sizes
         if not isinstance(outcome, Sealed):
             self._note_lost(outcome)
             if not seal.last:
-                self._lay_on(LAID_ON)
+                _lay_on(self, [s for each in self._strips.values() for s in each], LAID_ON)
             return
         self._progress_ns = max(self._progress_ns, seal.asked_ns)
         if outcome.durable:
@@ -329,6 +317,19 @@ class Put:
             elif state == SealState.ORPHANED:
                 require(not self._in_order or chunk in seal.orphans, f"chunk {chunk}: a hole")
                 self._in_order = False
+
+
+def _lay_on(put: Put, strips: list[Strip], times: int) -> None:
+    """Write what was to come behind a seal that came too late, then say that it is over."""
+    if not put.client.open:
+        return
+    if times == 0:
+        put.abort()
+        return
+    for strip in strips:
+        strip.write(0, strip.sectors)
+    put.world.saw("a write behind a seal that came too late")
+    put.world.after(LAID_MS * NS_PER_MS, lambda: _lay_on(put, strips, times - 1))
 
 
 def _ignore(outcome: Outcome) -> None:

@@ -22,7 +22,7 @@ UNTIERED = (
     "a slab given again for writing",
     "a slab failed", "a slab destroyed", "a foreign slab made anew",
     "a session ended while its process lives", "a session closed while its process lives",
-    "a process gone at once", "draining",
+    "a process gone at once", "a child that writes on", "draining",
     "refused: capacity", "refused: quota", "refused: growing", "refused: prefix broken",
     "refused: lost reservation", "refused: draining",
     "refused: too many keyspaces", "refused: too many reservations", "refused: too many leases",

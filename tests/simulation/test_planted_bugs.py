@@ -70,6 +70,14 @@ def process_thought_gone_with_its_session(patch: Patch) -> None:
     patch.setattr(sessions, "on_ended", on_ended)
 
 
+def children_of_a_process_forgotten(patch: Patch) -> None:
+    """Its slabs are given to others when it is gone, whoever else has them mapped."""
+    real = sessions.on_process_gone
+    patch.setattr(
+        sessions, "on_process_gone", lambda state, event: real(state, ProcessGone(event.session))
+    )
+
+
 def late_seal_thought_the_last(patch: Patch) -> None:
     """Places of a lost reservation are free with its next Seal, whatever is laid behind it."""
     real = seal.find_reservation
@@ -174,6 +182,7 @@ PLANTS: dict[Callable[[Patch], None], str] = {
     process_thought_gone_with_its_session: (
         "I2, I4: lease held|I4: a del|I1: .* to be ready|I2: session .* behind a restart"
     ),
+    children_of_a_process_forgotten: "I2, I4: lease held|I4: a del|I1: .* to be ready",
     late_seal_thought_the_last: (
         "I2, I4: lease held|I4: a del|I1: .* to be ready|I4: .* there is another"
     ),

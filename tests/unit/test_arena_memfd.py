@@ -6,12 +6,14 @@ import errno
 import fcntl
 import mmap
 import os
+import socket
 import threading
+import time
 
 import pytest
 
 from kvd.arena.control_page import make_page
-from kvd.arena.memfd import F_ADD_SEALS, map_memory, open_slab
+from kvd.arena.memfd import F_ADD_SEALS, is_lent, lend, map_memory, open_slab
 from kvd.arena.slabs import MemfdArena
 from kvd.errors import FaultKind
 from kvd.limits import PAGE_BYTES
@@ -70,6 +72,61 @@ def test_a_writing_descriptor_writes_for_another_user(slab):
 
     assert as_nobody(write) == ""
     assert mmap.mmap(slab.reading, SIZE, prot=mmap.PROT_READ)[0:3] == b"kvd"
+
+
+def keeps_descriptor(lent: int) -> None:
+    os.read(0, 1)
+
+
+def maps_and_closes(lent: int) -> None:
+    kept = map_memory(lent, SIZE, writable=True)
+    os.close(lent)
+    os.read(0, 1)
+    del kept
+
+
+def sends_it_to_another(lent: int) -> None:
+    ours, theirs = socket.socketpair()
+    if os.fork() == 0:
+        ours.close()
+        _, [got], _, _ = socket.recv_fds(theirs, 1, 1)
+        os.close(lent)
+        os.read(0, 1)
+        os._exit(0)
+    socket.send_fds(ours, [b"x"], [lent])
+    os._exit(0)
+
+
+@pytest.mark.parametrize("keep", (keeps_descriptor, maps_and_closes, sends_it_to_another))
+def test_a_loan_lasts_while_any_process_could_write_by_it(slab, keep):
+    """Also a child's, whose parent is gone, and one that the descriptor was sent to."""
+    reader, writer = os.pipe()
+    lent = lend(slab.writing, 7)
+    parent = os.fork()
+    if parent == 0:
+        os.close(writer)
+        os.dup2(reader, 0)
+        os.close(reader)
+        if keep is sends_it_to_another or os.fork() == 0:
+            keep(lent)
+        os._exit(0)
+    os.close(lent)
+    os.close(reader)
+    assert os.waitpid(parent, 0)[1] == 0
+    assert is_lent(slab.reading, 7) and is_lent(slab.writing, 7), "the parent is gone"
+    assert not is_lent(slab.reading, 6) and not is_lent(slab.reading, 8)
+    os.close(writer)  # They end with their input.
+    deadline = time.monotonic() + 20
+    while is_lent(slab.reading, 7):
+        assert time.monotonic() < deadline
+
+
+def test_a_lent_descriptor_writes_and_leaves_no_mode_behind(slab):
+    lent = lend(slab.writing, 1)
+    mmap.mmap(lent, SIZE)[0:3] = b"kvd"
+    assert mmap.mmap(slab.reading, SIZE, prot=mmap.PROT_READ)[0:3] == b"kvd"
+    assert os.fstat(slab.writing).st_mode & 0o777 == 0
+    os.close(lent)
 
 
 def test_a_holder_of_a_slab_can_neither_resize_nor_seal_it(slab):

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from kvd.core.effects import (
+    DestroySlab,
     GiveSlab,
     KeyspaceGranted,
     NotAdmitted,
@@ -147,6 +148,36 @@ def test_a_zombies_slab_with_something_to_read_stays() -> None:
     scene.tell(ProcessGone(session))
     assert scene.state.bytes_in(StripState.QUARANTINED) == 0
     assert all(slab.state == SlabState.IDLE for slab in scene.state.slabs.values())
+
+
+def test_what_a_child_may_still_write_is_offered_to_nobody() -> None:
+    """A process is gone, and one that it forked has its mappings (I4)."""
+    scene = Scene(slabs=2, slab_pages=9)
+    session = scene.join()
+    reserved = scene.reserve(session, chain_of(6))
+    scene.seal(session, reserved.reservation, 0, 4, last=False)
+    scene.tell(ProcessGone(session, frozenset({1, 2})))
+    assert session not in scene.state.sessions
+    assert [s.state for s in scene.state.slabs.values()] == [SlabState.ORPHAN] * 2
+    assert scene.state.bytes_in(StripState.QUARANTINED) == 6 * PAGE_BYTES
+    assert scene.counts(scene.join(), chain_of(6)) == (4, 4, 4), "it is read, as before"
+    scene.tell(ProcessGone(session, frozenset({2})))
+    assert [s.state for s in scene.state.slabs.values()] == [SlabState.IDLE, SlabState.ORPHAN]
+    assert scene.state.bytes_in(StripState.QUARANTINED) == 6 * PAGE_BYTES
+    scene.tell(ProcessGone(session))
+    assert [s.state for s in scene.state.slabs.values()] == [SlabState.IDLE] * 2
+    assert scene.state.bytes_in(StripState.QUARANTINED) == 0
+
+
+def test_what_a_child_may_still_write_is_given_up_once_nothing_in_it_is_read() -> None:
+    scene = Scene(slabs=1, slab_pages=9)
+    session = scene.join()
+    scene.reserve(session, chain_of(3))
+    scene.tell(ProcessGone(session, frozenset({1})))
+    assert DestroySlab(1) in scene.seen
+    scene.wait()
+    assert scene.put(scene.join(), chain_of(3)) == NotAdmitted.NONE
+    scene.tell(ProcessGone(session))
 
 
 def test_the_leases_of_a_lost_session_are_revoked_before_reuse() -> None:

@@ -1,0 +1,56 @@
+"""Which slabs were lent to which session for writing, and whether anybody has them still.
+
+A process may be gone, and a child that it forked be there, or one that it sent the descriptor: what
+they have mapped is offered to no other writer (I4). The kernel knows; no client is asked.
+"""
+
+import contextlib
+import os
+from collections.abc import Iterator
+
+from kvd.arena.contract import Lender
+from kvd.core.events import ProcessGone
+
+
+class Lending:
+    """Used on the loop's thread."""
+
+    def __init__(self, arena: Lender) -> None:
+        self._arena = arena
+        self._loans: dict[int, dict[int, list[int]]] = {}  # Of each session, by slab.
+        self._written: dict[int, frozenset[int]] = {}  # As told of processes that are gone.
+
+    @contextlib.contextmanager
+    def lend(self, session: int, slab: int) -> Iterator[int]:
+        """Yield a descriptor for a session that is to write; raise OSError."""
+        descriptor, loan = self._arena.lend_slab(slab)
+        self._loans.setdefault(session, {}).setdefault(slab, []).append(loan)
+        try:
+            yield descriptor
+        finally:
+            os.close(descriptor)
+
+    def forget(self, slab: int) -> None:
+        """Forget a slab that is destroyed."""
+        for loans in self._loans.values():
+            loans.pop(slab, None)
+
+    def end(self, session: int) -> ProcessGone:
+        """Return what is to be told of a session whose process is gone."""
+        written = self._still_written(session)
+        if written:
+            self._written[session] = written
+        else:
+            self._written.pop(session, None)
+            self._loans.pop(session, None)
+        return ProcessGone(session, written)
+
+    def look(self) -> list[ProcessGone]:
+        """Return what has changed of processes that are gone."""
+        changed = [s for s, told in self._written.items() if self._still_written(s) != told]
+        return [self.end(session) for session in changed]
+
+    def _still_written(self, session: int) -> frozenset[int]:
+        of_session = self._loans.get(session, {})
+        is_lent = self._arena.is_lent
+        return frozenset(s for s, loans in of_session.items() if any(is_lent(s, n) for n in loans))
