@@ -308,7 +308,8 @@ PARSERS = (
     Parser(
         "wishes", _take_wish, _wishes,
         ("rpc/wishes.py:parse_message", "rpc/wishes.py:wish_of", "rpc/wishes.py:_columns",
-         "rpc/wishes.py:chain_of", "rpc/wishes.py:lane_of", "rpc/wishes.py:_release"),
+         "rpc/wishes.py:chain_of", "rpc/wishes.py:_stored_chain_of", "rpc/wishes.py:lane_of",
+         "rpc/wishes.py:_release"),
         protobuf=True, head=1,
     ),
     Parser(

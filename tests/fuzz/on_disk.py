@@ -361,6 +361,7 @@ PARSERS = (
     Parser(
         "catalog_entries", _take_entries, entries,
         ("catalog/loading.py:_entries", "catalog/loading.py:_sorted"), mend=mend_entries,
+        tries=60,
     ),
     Parser(
         "strip_table", _take_table, _tables,
@@ -378,5 +379,6 @@ PARSERS = (
             Length(_COUNTS + 4, "<I"), Length(_COUNTS + 8, "<I"), Length(_COUNTS + 12, "<I"),
             Length(HEAD_BYTES + FIELDS_BYTES, "<I"),
         ),
+        tries=60,
     ),
 )  # fmt: skip

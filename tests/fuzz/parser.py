@@ -60,6 +60,7 @@ class Parser:
     protobuf: bool = False  # Its bytes are a message, or a head of `head` bytes and one.
     head: int = 0
     room_bytes: int = 1 << 18  # That it may take for the largest of lengths.
+    tries: int = 100  # In `make test`; fewer for one that takes milliseconds.
 
 
 @cache

@@ -88,5 +88,6 @@ PARSERS = (
         ("daemon/reconciling.py:reconcile", "daemon/translating.py:recovered_of",
          "core/recover.py:on_recovered"),
         mend=mend_entries,
+        tries=10,
     ),
 )  # fmt: skip

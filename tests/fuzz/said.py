@@ -241,6 +241,7 @@ PARSERS = (
         "certificates", _take_pem,
         lambda: [bytes([at]) + pem for at, pem in enumerate(_pems())],
         ("rpc/tcp.py:_check", "rpc/tcp.py:_configuration"), (KvdError,),
+        tries=40,
     ),
     Parser(
         "token_ids", _take_token_ids, lambda: [b"[1, 2, 3, 4, 5]", b"7 8 9\n10", b"4294967295"],

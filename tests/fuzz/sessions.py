@@ -191,5 +191,6 @@ PARSERS = (
         ("rpc/requests.py:_on_frame", "rpc/requests.py:_bind", "rpc/requests.py:_credit",
          "rpc/requests.py:_ask", "rpc/frames.py:take", "rpc/stream.py:_take_frames"),
         lengths=(Length(0, "<I"),),
+        tries=40,
     ),
 )  # fmt: skip

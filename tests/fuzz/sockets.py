@@ -244,6 +244,7 @@ PARSERS = (
             b"POST / HTTP/1.1\r\nContent-Length: 99999999999999\r\n\r\nx", b"GET /metrics\r\n",
         ],
         ("observe/endpoint.py:_answer", "observe/endpoint.py:process_request"),
+        tries=40,
     ),
     Parser(
         "traceparent", _take_caller,

@@ -226,11 +226,13 @@ PARSERS = (
         ("codec/batch.py:decode_cells", "codec/batch.py:check_cells", "codec/native.py:decode",
          "codec/batch.py:_as_bytes", "format/strip.py:parse_table"),
         mend=_summed, lengths=(Length(1, "<I"), Length(5, "<I")),
+        tries=40,
     ),
     Parser(
         "cells", _take_cell, _cells,
         ("codec/batch.py:decode_cells", "codec/native.py:decode", "codec/reference.py:decode_cell",
          "codec/reference.py:_merged_codes", "codec/reference.py:_ranks",
          "codec/reference_batch.py:decode", "codec/reference_batch.py:_memory"),
+        tries=60,
     ),
 )  # fmt: skip

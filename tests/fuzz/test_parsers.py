@@ -8,11 +8,9 @@ from tests.fuzz.mutate import mutated
 from tests.fuzz.parser import Parser, kept, seeds_of, taken
 from tests.fuzz.table import PARSERS
 
-TRIES = 120
 EACH = pytest.mark.parametrize("parser", PARSERS, ids=lambda parser: parser.name)
 # `explain` would try each failure many times more, with every line of kvd watched.
 QUICK = settings(
-    max_examples=TRIES,
     phases=[phase for phase in Phase if phase != Phase.explain],
     suppress_health_check=list(HealthCheck),
 )
@@ -34,7 +32,7 @@ def try_by_chance(parser: Parser) -> None:
     """Try bytes made from the parser's seeds; raise what it must not raise."""
     answers = set()
 
-    @QUICK
+    @settings(QUICK, max_examples=parser.tries)
     @given(st.randoms(use_true_random=False))
     def attempt(rng) -> None:
         answers.add(taken(parser, mutated(rng, parser)))
