@@ -114,7 +114,11 @@ class Buffer:
 
 
 class Pool:
-    """Recycles buffers, since fresh memory costs 15 to 50 times a copy; keeps a bounded amount."""
+    """Recycles buffers, since fresh memory costs 15 to 50 times a copy; keeps a bounded amount.
+
+    A buffer that serves what a kept one served takes its place: about as many are kept as are out
+    at a time, not one of every size that was ever wanted.
+    """
 
     def __init__(self, kept_bytes_max: int = 1024 * MIB) -> None:
         self._kept_bytes_max = kept_bytes_max
@@ -125,11 +129,14 @@ class Pool:
         """Return a buffer of at least size bytes; what is in it is anything."""
         wanted = -(-size // MIB) * MIB
         with self._lock:
-            fits = [b for b in self._kept if wanted <= b.size <= 2 * wanted + 16 * MIB]
+            fits = [b for b in self._kept if wanted <= b.size <= _largest_for(wanted)]
             if fits:
                 best = min(fits, key=lambda b: b.size)
                 self._kept.remove(best)
                 return best
+            outgrown = [b for b in self._kept if b.size < wanted <= _largest_for(b.size)]
+            if outgrown:
+                self._kept.remove(max(outgrown, key=lambda b: b.size))
         return Buffer(wanted)
 
     def give(self, buffer: Buffer) -> None:
@@ -142,3 +149,8 @@ class Pool:
     def after_fork(self) -> None:
         """Forget the buffers: the parent's, copied on write."""
         self._kept, self._lock = [], threading.Lock()
+
+
+def _largest_for(size: int) -> int:
+    """Return the size of the largest buffer that is given to who wants `size` bytes."""
+    return 2 * size + 16 * MIB
