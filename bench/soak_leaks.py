@@ -15,7 +15,8 @@ Series = Sequence[tuple[float, float]]  # Seconds of age, value.
 SLABS_MOST = 64  # Of a soak's dram: between 32 and twice as many.
 SAMPLES_MIN = 18  # Fewer say nothing: three in a sixth.
 LIFE_SECONDS_MIN = 60.0
-CLIENT_SECONDS_MIN = 300.0  # Its buffers are as large as the largest request that it met so far.
+# Of what fills up at first: tiers, and buffers for the largest request met so far.
+FILLED_SECONDS_MIN = 300.0
 AGE_FROM_S, AGE_TO_S = 35.0, 60.0  # At which lives are compared with each other.
 
 
@@ -54,7 +55,7 @@ DAEMON = (
     Gauge("freeing bytes", "B", 16 * MIB, why="of lost leases, for a while"),
     Gauge("quarantined bytes", "B", 16 * MIB, why="of clients killed lately"),
     Gauge("orphaned slabs", "", 12, why="of clients stopped, until nothing in them is wanted"),
-    Gauge("chunks known", "", 200, 0.05),
+    Gauge("chunks known", "", 200, 0.05, "what there is room for", FILLED_SECONDS_MIN),
     Gauge("write queue", "B", 32 * MIB, why="load"),
 )
 NODE = (
@@ -65,7 +66,8 @@ NODE = (
     Gauge("descriptors kept over restarts", "", 0, 0.05),
 )
 CLIENT = (
-    Gauge("private memory", "B", 16 * MIB, 0.10, "requests at hand", CLIENT_SECONDS_MIN),
+    Gauge("private memory", "B", 48 * MIB, 0.0, "buffers of large requests", FILLED_SECONDS_MIN),
+    Gauge("objects", "", 3000, why="requests at hand"),
     Gauge("descriptors", "", 6, why="slabs met so far"),
     Gauge("threads", "", 2),
     Gauge("mappings of slabs", "", SLABS_MOST, why="slabs met so far"),
@@ -105,9 +107,10 @@ def judge(gauge: Gauge, of: str, series: Series) -> Verdict | None:
 
 
 def judge_lives(gauge: Gauge, of: str, lives: Iterable[Series]) -> Verdict | None:
-    """Compare the last life with the second at the same age: the first began with nothing."""
+    """Compare the last life with an earlier one at the same age, when tiers were full already."""
+    every = list(lives)
     values = []
-    for series in list(lives)[1:]:
+    for series in every[max(1, len(every) // 3) :]:
         at_age = [value for age, value in series if AGE_FROM_S <= age <= AGE_TO_S]
         if series and series[-1][0] >= AGE_TO_S and at_age:
             values.append(statistics.median(at_age))

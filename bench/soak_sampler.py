@@ -87,8 +87,11 @@ class Sampler:
         for member in list(self._fleet.members):
             key = (f"client {member.index}", member.process.pid)
             reading = of_process(member.process.pid)
-            if reading is not None:
-                self._take(key, reading, self._first_seen.setdefault(key, now), now)
+            if reading is None:
+                continue
+            if member.objects:
+                reading["objects"] = member.objects
+            self._take(key, reading, self._first_seen.setdefault(key, now), now)
         files = of_files(self._data, self._manager.directory)
         files["descriptors kept over restarts"] = sum(map(len, list(self._manager.store.values())))
         self.disk_bytes_max = max(self.disk_bytes_max, files["bytes on disk"])

@@ -84,13 +84,15 @@ def life(level: float, seconds: int = 90) -> list[tuple[float, float]]:
     return [(float(age), level + age) for age in range(seconds)]
 
 
-def test_lives_are_compared_at_the_same_age_and_the_first_does_not_count():
+def test_lives_are_compared_at_the_same_age_and_the_first_ones_do_not_count():
     grown = judge_lives(GAUGE, "daemons", [life(0), life(1000), life(1200), life(1400)])
     assert grown.leaks and grown.late - grown.early == 400
     assert not judge_lives(GAUGE, "daemons", [life(0), life(1000), life(9000), life(1050)]).leaks
     young = life(9000, seconds=int(AGE_TO_S) - 5)
     assert not judge_lives(GAUGE, "daemons", [life(0), life(1000), life(1000), young]).leaks
     assert judge_lives(GAUGE, "daemons", [life(0), life(1000)]) is None
+    filling = [life(level) for level in (0, 400, 800, 1000, 1000, 1010, 990, 1020, 1000)]
+    assert not judge_lives(GAUGE, "daemons", filling).leaks
 
 
 def test_gauges_that_no_series_was_long_enough_for_are_named():
