@@ -12,7 +12,7 @@ from google.protobuf.message import Message
 
 from kvd.client.scope import Scope
 from kvd.client.session import Session
-from kvd.client.thread import Gate
+from kvd.client.thread import Gate, answer_for
 from kvd.errors import ErrorKind, KvdError
 from kvd.wire import Feature, FrameKind
 
@@ -58,7 +58,7 @@ class Question(Generic[T]):
             return
         known = session.handles.get(self.scope.number)
         if known is None:
-            asyncio.get_running_loop().create_task(self._register(session, done))
+            answer_for(self._register(session, done), done)
         else:
             self._timed(session, known[0], done)
 

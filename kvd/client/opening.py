@@ -17,7 +17,7 @@ from kvd.client.messages import Promised, garbage, lane_message, parse_promise
 from kvd.client.outcomes import Delivery, Reason
 from kvd.client.scope import Scope, Wish
 from kvd.client.session import Session
-from kvd.client.thread import Gate
+from kvd.client.thread import Gate, answer_for
 from kvd.clock import NS_PER_S, MonotonicClock
 from kvd.errors import KvdError
 from kvd.format.strip import table_bytes
@@ -87,7 +87,7 @@ class Opening:
 
     def begin(self) -> None:
         """Send the request from the I/O thread, having registered its keyspace."""
-        asyncio.get_running_loop().create_task(self._register())
+        answer_for(self._register(), self._settle)
 
     def give_up(self) -> None:
         """Answer LATE now; on the I/O thread."""
@@ -189,7 +189,7 @@ class Opening:
         elif (fetch := building.mapped()) is not None:
             self._settle(fetch)
         else:
-            asyncio.get_running_loop().create_task(self._await_slabs(building))
+            answer_for(self._await_slabs(building), self._settle)
 
     async def _await_slabs(self, building: Building) -> None:
         try:

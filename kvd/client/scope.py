@@ -68,6 +68,8 @@ def told_ms(left_s: float) -> int:
 
 def chunk_count(chain: bytes) -> int:
     """Return the number of chunks of a chain; raise INVALID for what is no chain."""
+    if not isinstance(chain, bytes):
+        raise invalid(f"chain is a {type(chain).__name__}, it must be bytes")
     count, rest = divmod(len(chain), DIGEST_BYTES)
     limit = Limits().chunks_per_request_max
     if rest or count == 0:

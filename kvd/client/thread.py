@@ -109,6 +109,20 @@ class Gate(Generic[T]):
         return self._opened or self._lock.acquire(timeout=timeout_s)
 
 
+def answer_for(coroutine: Coroutine[Any, Any, None], failed: Callable[[KvdError], None]) -> None:
+    """Run a coroutine on this loop that is to answer somebody, who waits for it without a bound.
+
+    What it raises, a bug or arguments that no message holds, is his answer then.
+    """
+
+    def ended(task: "asyncio.Task[None]") -> None:
+        error = None if task.cancelled() else task.exception()
+        if error is not None:
+            failed(KvdError(ErrorKind.INVALID, f"{type(error).__name__}: {error}"))
+
+    asyncio.get_running_loop().create_task(coroutine).add_done_callback(ended)
+
+
 class _Handoff:
     """One coroutine on its way to the loop; the gate opens when it has ended."""
 

@@ -430,6 +430,44 @@ def test_unusable_arguments_name_the_limit(client):
         assert raised.value.kind == ErrorKind.INVALID
 
 
+CHAINS = {
+    "text": "x" * 32,
+    "list": [0] * 32,
+    "bytearray": bytearray(32),
+    "memoryview": memoryview(bytes(32)),
+    "array": np.zeros(32, np.uint8),
+}
+
+
+@pytest.mark.parametrize("chain", CHAINS.values(), ids=CHAINS)
+@pytest.mark.parametrize("known", [False, True], ids=["the first question", "a later one"])
+def test_a_chain_that_is_no_bytes_is_refused_and_nobody_waits_for_it(client, known, chain, request):
+    space = client.keyspace(keyspace(f"chains {request.node.name}"[:60]))
+    if known:
+        space.lookup(bytes(range(32)))
+    for call in (space.lookup, space.prefetch, space.fetch):
+        with pytest.raises(KvdError, match="it must be bytes") as raised:
+            call(chain)
+        assert raised.value.kind == ErrorKind.INVALID
+
+
+def test_what_goes_wrong_behind_a_first_question_is_its_answer(client, monkeypatch):
+    """A bug of the client itself, which nobody thought of: told, as any other would be."""
+
+    def break_off(*arguments, **named):
+        raise RuntimeError("broken")
+
+    for at, (module, call) in enumerate(
+        (("LookupRequest", "lookup"), ("PrefetchRequest", "prefetch"), ("FetchRequest", "fetch"))
+    ):
+        space = client.keyspace(keyspace(f"broken {at}"))
+        with monkeypatch.context() as patch:
+            patch.setattr(f"kvd.v1.kvd_pb2.{module}", break_off)
+            with pytest.raises(KvdError, match="RuntimeError: broken"):
+                getattr(space, call)(bytes(range(32)))
+        assert space.lookup(bytes(range(32))).counts == (0, 0, 0)
+
+
 def test_durability_that_the_daemon_lacks_is_refused_not_raised(client):
     space = client.keyspace(keyspace("durable"))
     chain = space.chain(np.arange(TOKENS))
