@@ -122,6 +122,8 @@ def _on_pin(state: State, event: PinWanted) -> list[Effect]:
     """Hold the longest prefix that every lane has; what is on disk only is read."""
     if len(state.pins) >= PINS_MAX:
         raise KvdError(ErrorKind.OVERLOADED, f"there are {PINS_MAX} pins, the most; unpin some")
+    if not event.keyspace:
+        raise KvdError(ErrorKind.INVALID, "a pin is of one keyspace, and none is named")
     index = state.index
     trees = tuple(trees_of(state, "", event.keyspace))
     rows, counts, _ = walk(index, trees, event.chain, event.class_count)

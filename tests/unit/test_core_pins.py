@@ -32,6 +32,15 @@ def test_a_chain_that_never_was_is_pinned_as_far_as_it_is_stored() -> None:
     assert pin(scene, first + others).counts == (1, 0, 0)
 
 
+def test_a_pin_names_a_keyspace() -> None:
+    """Without one there is no tree to walk, which ended the daemon."""
+    scene = Scene()
+    scene.put(scene.join(), chain_of(1))
+    for digest in (b"", bytes(DIGEST_BYTES)):
+        outcome = scene.ask(PinWanted(scene.number(), digest, chain_of(1), 3))
+        assert kind_of(outcome) == ErrorKind.INVALID
+
+
 def full_of_others() -> tuple[DiskScene, bytes]:
     """Return a scene whose dram is full of others' idle slabs, and a chain that is on disk only."""
     scene, chain = DiskScene(segments=100), chain_of(3)
