@@ -6,7 +6,9 @@ _DECODES = "no reader: a call of the same name further inside, where it is tried
 _PLACES = "a view of memory whose place and size are known; what is in it has its own readers"
 
 EXEMPT: dict[str, str] = {
+    "arena/memfd.py:is_lent": _KERNEL,
     "arena/memfd.py:map_memory": _PLACES,
+    "arena/slabs.py:__init__": _OWN,
     "arena/pages.py:pages_note": _KERNEL,
     "catalog/loading.py:_map_rows": _PLACES,
     "catalog/looking.py:verdict": "the exit of a scan; tests/unit/test_catalog_damage.py",

@@ -15,6 +15,7 @@ from kvd.core.effects import Answer, CreateSlab, Deliver, Found, Reserved, Tell,
 from kvd.core.events import (
     DeliveryEnded,
     Event,
+    ProcessGone,
     SessionEnded,
     SessionOpened,
     SlabDetached,
@@ -131,15 +132,15 @@ class Hostile:
                     keyspace=1, lanes=[lane], chain=chain, class_count=rng.choice([1, 2, 3])
                 )
             case FrameKind.CLEAR:
-                return pb.ClearRequest(keyspace=rng.choice([1, 2]))
+                return pb.ClearRequest(keyspace=rng.choice([1, 2, 2, 2, 2]))
             case FrameKind.FETCH:
                 return pb.FetchRequest(
                     keyspace=1, lanes=[lane], chain=chain, class_count=rng.choice([1, 2, 3]),
                     delivery=rng.choice([0, 1]), lease=rng.choice([0, self.numbers[Found]]),
                 )  # fmt: skip
-        return WISHES[kind][0](
-            **{"reservation" if kind == FrameKind.ABORT else "lease": self.numbers[Found]}
-        )
+            case FrameKind.ABORT:
+                return pb.AbortRequest(reservation=self.numbers[Reserved])
+        return WISHES[kind][0](lease=self.numbers[Found])
 
     def spoil(self, message: Message, share: float) -> None:
         """Put edges in place of a share of the fields."""
@@ -198,5 +199,6 @@ class Hostile:
                 self.take(DeliveryEnded(self.delivering.pop(), 0, None))
             case 3 if self.rng.random() < 0.02:
                 self.take(SessionEnded(self.open))
+                self.take(ProcessGone(self.open))  # Else what it could write is lost for good.
                 self.open += 1
                 self.take(SessionOpened(self.open, "t"))

@@ -3,6 +3,8 @@
 import asyncio
 import socket
 
+from google.protobuf.message import Message
+
 from kvd.core.effects import (
     Answer,
     CreateSlab,
@@ -15,16 +17,21 @@ from kvd.core.events import DeliveryEnded, Event, SessionEnded, SessionOpened, S
 from kvd.core.invariants import check
 from kvd.core.state import CoreConfig, new_state
 from kvd.core.step import step
+from kvd.daemon.desk import Desk
+from kvd.daemon.inbox import Link
 from kvd.errors import ErrorKind, KvdError
+from kvd.identity import keyspace_digest
 from kvd.limits import KIB, MIB, Limits
 from kvd.observe.observer import Observer
+from kvd.observe.samples import Reading
 from kvd.rpc.frames import FrameBuffer, pack_frame
 from kvd.rpc.requests import StreamRequests
 from kvd.rpc.session import Session
 from kvd.rpc.stream import MessageStream
-from kvd.rpc.wishes import WISHES
+from kvd.rpc.wishes import WISHES, Asker, wish_of
 from kvd.v1 import kvd_pb2 as pb
 from kvd.wire import FrameKind
+from tests.e2e.rawclient import small_keyspace
 from tests.fuzz.hostile import Hostile
 from tests.fuzz.messages import run
 from tests.fuzz.parser import Length, Parser
@@ -34,17 +41,18 @@ SENT_BYTES_MAX = 96 * KIB  # A socket takes so much at once.
 FINAL = (FrameKind.REPLY, FrameKind.ERROR)
 
 
-class _Inbox:
+class CoreInbox:
     """A core with one session, and no hands: what it is asked to send has been sent at once."""
 
-    epoch, desk = 1, None
+    epoch = 1
 
     def __init__(self) -> None:
         self.limits = Limits(slab_bytes=MIB, frame_bytes_max=64 * KIB)
         self.observer = Observer(("t",), (), "1.0", 1.0)
-        self.session: Session | None = None
+        self.links: dict[int, Link] = {}
         self._state = new_state(CoreConfig(3 * MIB, self.limits), 1)
         self._now_ns = self._request = 0
+        self.desk = Desk(self._state, self, self.links, ())
         for event in (Started(), SessionOpened(1, "t")):
             self.post(event)
 
@@ -64,17 +72,33 @@ class _Inbox:
                     later.append(SlabTouched(slab))
                 case Deliver(request):
                     later.append(DeliveryEnded(request, 0, None))
-                case Answer(request, _, outcome) if self.session:
-                    self.session.answer(request, outcome)
-                case Tell(request, _, promise) if self.session:
-                    self.session.promise(request, promise)
-                case (TellReady() | LeaseLost()) as notice if self.session:
-                    self.session.notify(notice)
+                case Answer(request, session, outcome) if link := self.links.get(session):
+                    link.answer(request, outcome)
+                case Tell(request, session, promise) if link := self.links.get(session):
+                    link.promise(request, promise)
+                case (TellReady() | LeaseLost()) as notice if link := self.links.get(1):
+                    link.notify(notice)
         for event in later:
             self.post(event)
 
     def check(self) -> None:
         check(self._state)
+
+    def say(self, kind: FrameKind, message: Message) -> None:
+        """Have session 1 wish something, whose answer nobody waits for."""
+        asker = Asker(self.next_request(), 1, self.now_ns(), self.limits)
+        self.post(wish_of(kind, message, asker))
+
+    def is_draining(self) -> bool:
+        return False
+
+    def read_metrics(self) -> Reading:
+        return self.observer.read()
+
+    @staticmethod
+    def digest() -> bytes:
+        """Return the digest of the keyspace that a decent client registers."""
+        return keyspace_digest(small_keyspace("m"), "t")
 
     def end(self, session: int) -> None:
         self.post(SessionEnded(session))
@@ -107,9 +131,9 @@ def _take_session(data: bytes) -> bool:
 
 async def _hear(data: bytes) -> bool:
     """Say all of it, hang up, and look at what was answered."""
-    inbox, faults = _Inbox(), []
+    inbox, faults = CoreInbox(), []
     session = Session(inbox, "t", 0, _NoChannel(), lambda ended: None)  # type: ignore[arg-type]
-    session.id, inbox.session, binder = 1, session, _Binder(session)
+    session.id, inbox.links[1], binder = 1, session, _Binder(session)
     closed = asyncio.Event()
 
     def contain(end, action, *arguments) -> None:
