@@ -91,5 +91,12 @@ class ExtentMap:
         self.room_max = max(self.room_max, self._room_at(offset))
         assert self.free_bytes <= self.size
 
+    def is_taken(self, offset: int, size: int) -> bool:
+        """Return whether none of `[offset, offset + size)` is free."""
+        behind = bisect_right(self.begins, offset)
+        if behind and self.begins[behind - 1] + self.sizes[behind - 1] > offset:
+            return False
+        return behind == len(self.begins) or offset + size <= self.begins[behind]
+
     def _room_at(self, offset: int) -> int:
         return self.sizes[bisect_right(self.begins, offset) - 1]

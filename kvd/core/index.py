@@ -151,9 +151,9 @@ class Index:
         if behind != NO_ROW:
             self.prev_sibling[behind] = before
 
-    def children_of(self, row: int) -> list[int]:
+    def children_of(self, row: int, most: int = 1 << 62) -> list[int]:
         found, child = [], int(self.first_child[row])
-        while child != NO_ROW:
+        while child != NO_ROW and len(found) < most:
             found.append(child)
             child = int(self.next_sibling[child])
         return found

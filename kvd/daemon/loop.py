@@ -23,6 +23,7 @@ from kvd.core.disk_events import DayBegan, DiskEvent
 from kvd.core.events import DrainStarted, Event, SessionEnded, SessionOpened, Started, Ticked
 from kvd.core.handover import is_detached
 from kvd.core.quotas import Quotas
+from kvd.core.sampling import check_some
 from kvd.core.save import is_saved
 from kvd.core.state import CoreConfig, new_state
 from kvd.core.step import step
@@ -44,6 +45,7 @@ from kvd.observe.samples import Reading
 
 EXIT_BUG = 70  # EX_SOFTWARE: the service manager starts it again.
 IDLE_LOOKS_PER_TICK = 10  # While draining.
+TICKS_PER_SAMPLE = 4  # A part of the tables is looked at once a second.
 DETACH_NS = NS_PER_S // 2  # After all puts have ended; one that does not know of it loses little.
 
 _log = logging.getLogger("kvd.daemon")
@@ -124,7 +126,7 @@ class Daemon:
         self._stepping = False
         self._request = self._session = 0
         self._ticker: asyncio.TimerHandle | None = None
-        self._day = 0
+        self._day = self._ticks = 0
         self._budget_bytes = found.budget.size_bytes if found else 0
         self._lag = LoopLag(loop, self._clock)
         self.observer = Observer()  # `kvd serve` knows one who knows names.
@@ -227,6 +229,11 @@ class Daemon:
         for event in self._hands.lending.look():
             self.post(event)
         self.post(Ticked())
+        self._ticks += 1
+        if self._ticks % TICKS_PER_SAMPLE == 0:
+            # Whose tables are wrong cannot know whose bytes it hands out: it ends, and begins cold.
+            with self._border:
+                check_some(self._state, self._ticks // TICKS_PER_SAMPLE)
         self._hands.keep_pages(self._state.sessions)
         self._ticker = self._loop.call_later(self.limits.tick_ns / NS_PER_S, self._tick)
 

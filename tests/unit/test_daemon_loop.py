@@ -1,13 +1,14 @@
 """The loop with an ssd tier: recovery comes first, days are told, a drain waits for the disk."""
 
 import asyncio
+import contextlib
 
 import pytest
 
 from kvd.config import SsdSettings
 from kvd.core.disk_events import DayBegan, Recovered
 from kvd.daemon import loop as loop_module
-from kvd.daemon.loop import Daemon
+from kvd.daemon.loop import TICKS_PER_SAMPLE, Daemon
 from kvd.daemon.recovery import find_tier
 from kvd.limits import MIB, Limits
 from tests.unit.disk_double import is_locked
@@ -62,6 +63,25 @@ def test_a_day_is_told_once(tmp_path, posted, monkeypatch):
     with_daemon(tmp_path, use)
     days = [event.day for event in posted if isinstance(event, DayBegan)]
     assert days[1:] == [30_000, 29_999]
+
+
+def test_tables_that_are_wrong_end_the_daemon(monkeypatch):
+    """Within some seconds, by the same way as any bug: nothing is left to the next one."""
+    bugs = []
+
+    async def main():
+        daemon = Daemon(8 * MIB, Limits(), asyncio.get_running_loop(), on_bug=bugs.append)
+        daemon.start()
+        assert not bugs
+        daemon._state.index.slab[daemon._state.index.free_rows[0], 0] = 1
+        for _ in range(TICKS_PER_SAMPLE):
+            daemon._ticker.cancel()
+            with contextlib.suppress(AssertionError):
+                daemon._tick()
+        daemon.close()
+
+    asyncio.run(main())
+    assert len(bugs) == 1 and "I11" in str(bugs[0])
 
 
 def test_a_drain_waits_for_what_is_not_saved_and_no_longer_than_its_bound(
