@@ -79,6 +79,21 @@ def refill(state: State) -> None:
     enqueue(state, rows[np.argsort(index.depth[rows], kind="stable")].tolist())
 
 
+def on_day(state: State, day: int) -> None:
+    """Begin a day; its date is what a clock says, which may be set, and set back.
+
+    What was written counts until a day that never was. A date one day back waits for the day known;
+    one further back shows that the day known was wrong, and takes its count along.
+    """
+    ssd = find_ssd(state)
+    known = max(ssd.day, ssd.written[0])
+    if day == known - 1:
+        day = known
+    elif day < known:
+        ssd.written = day, ssd.written[1] if ssd.written[0] == known else 0
+    ssd.day, ssd.refill = day, True
+
+
 def is_saved(state: State) -> bool:
     """Return whether nothing waits to become durable that can."""
     ssd = state.ssd

@@ -53,8 +53,7 @@ def _take(state: State, event: DiskEvent) -> list[Effect]:
         case Recovered():
             return recover.on_recovered(state, event)
         case DayBegan(day):
-            ssd = segments.find_ssd(state)
-            ssd.day, ssd.refill = day, True
+            save.on_day(state, day)
         case _:
             raise AssertionError(f"no such event: {event}")
     return []

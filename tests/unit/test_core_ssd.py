@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import numpy as np
+import pytest
 
 from kvd.clock import NS_PER_S
 from kvd.core import disk_effects as asked
@@ -10,6 +11,7 @@ from kvd.core import disk_events as told
 from kvd.core.effects import Answer, Cleared, FetchDone, Found, Sealed, Shortfall, TellReady
 from kvd.core.events import ClearWanted, PrefetchWanted, ReserveWanted, SealWanted
 from kvd.core.save import is_saved
+from kvd.core.ssd import SsdConfig
 from kvd.errors import ErrorKind, FaultKind
 from kvd.limits import DIGEST_BYTES, PAGE_BYTES, SEGMENT_NUMBER_MAX
 from kvd.testing.scene import LANE, chain_of, kind_of
@@ -371,3 +373,22 @@ def test_a_disk_that_others_filled_refuses_durable_puts_at_once_until_there_is_r
     scene.save()
     assert scene.state.ssd.fault is None and is_saved(scene.state)
     assert scene.state.index.segment[scene.state.index.present].all()
+
+
+@pytest.mark.parametrize("dates", [(1000, 999, 1000), (1000, 700, 700), (700, 1000, 999, 1000)])
+def test_a_clock_that_is_set_wins_no_day(dates: tuple[int, ...]) -> None:
+    """What a day may write counts until a day that never was."""
+    config = SsdConfig(1, 9 * PAGE_BYTES, 8, daily_write_bytes=3 * PAGE_BYTES)
+    scene = DiskScene(ssd=config)
+    for date in dates[: dates.index(1000) + 1]:
+        scene.tell(told.DayBegan(date))
+    stored(scene, 1)
+    before = scene.state.counts.ssd_written_strips.total()
+    assert before == CLASS_COUNT
+    for text, date in enumerate(dates[dates.index(1000) + 1 :], 1):
+        scene.tell(told.DayBegan(date))
+        stored(scene, 1, text)
+    assert scene.state.counts.ssd_written_strips.total() == before
+    scene.tell(told.DayBegan(1001))
+    scene.save()
+    assert scene.state.counts.ssd_written_strips.total() == len(dates[dates.index(1000) :]) * 3
