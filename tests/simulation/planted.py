@@ -1,33 +1,76 @@
-"""Whether the simulated world finds a bug that is planted in the core."""
+"""Whether the simulated world finds a bug that is planted in the core: the proof that it can.
 
+Each plant names the message that it must be found by, so that none is found by accident.
+"""
+
+import multiprocessing
+import os
 import re
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 
 import pytest
 
 from kvd.testing import run
 from kvd.testing.counting import Tally
 
+SEEDS = 200
+Patch = pytest.MonkeyPatch
 
-def assert_found(pattern: str, seeds: int, *, tiered: bool) -> None:
-    """Run seeds until one fails, which it must do in the way the pattern says.
 
-    Nobody counts meanwhile: a bug that changes what happens changes what is counted, too.
+def _as_it_is(patch: Patch) -> None:
+    """Leave the world as it is."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plant:
+    """`apply` puts the bug in; in a `tiered` world the message found fits `pattern`.
+
+    `setting` changes the world that it is looked for in. Nobody counts meanwhile, unless it is
+    `counted`: a bug that changes what happens changes what is counted, too.
     """
+
+    apply: Callable[[Patch], None]
+    pattern: str
+    tiered: bool
+    setting: Callable[[Patch], None] = _as_it_is
+    counted: bool = False
+
+    @property
+    def name(self) -> str:
+        return self.apply.__name__
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """By which seed a plant was found, None for by none, or by another message than its own."""
+
+    plant: Plant
+    seed: int | None
+    message: str
+
+    @property
+    def right(self) -> bool:
+        return self.seed is not None and bool(re.search(self.plant.pattern, self.message))
+
+
+def find(plant: Plant) -> Found:
+    """Run seeds until one fails."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Tally, "after", lambda tally, event, effects: None)
-        _assert_fails(pattern, seeds, tiered=tiered)
+        if not plant.counted:
+            patch.setattr(Tally, "after", lambda tally, event, effects: None)
+        plant.setting(patch)
+        plant.apply(patch)
+        for seed in range(SEEDS):
+            try:
+                run(seed, tiered=plant.tiered)
+            except AssertionError as error:
+                return Found(plant, seed, str(error))
+    return Found(plant, None, f"not found within {SEEDS} seeds")
 
 
-def assert_miscounted(pattern: str, seeds: int) -> None:
-    """As `assert_found`, of a bug in what is counted only."""
-    _assert_fails(pattern, seeds, tiered=True)
-
-
-def _assert_fails(pattern: str, seeds: int, *, tiered: bool) -> None:
-    for seed in range(seeds):
-        try:
-            run(seed, tiered=tiered)
-        except AssertionError as error:
-            assert re.search(pattern, str(error)), f"seed {seed}: {error!r}"
-            return
-    raise AssertionError(f"not found within {seeds} seeds")
+def find_all(plants: Iterable[Plant]) -> Iterator[Found]:
+    """Yield each plant as it is found, in no order, from a process for each core."""
+    context = multiprocessing.get_context("spawn")
+    with context.Pool(os.cpu_count() or 1) as pool:
+        yield from pool.imap_unordered(find, plants)

@@ -1,17 +1,14 @@
-"""A tenant within its quotas hits as often beside a flood as alone; and planted bugs are found."""
+"""A tenant within its quotas hits as often beside a flood as alone."""
 
 import random
-from collections.abc import Callable
 
 import pytest
 
 from kvd.clock import NS_PER_S
-from kvd.core import save, shares, slabs
 from kvd.core.quotas import Quota
 from kvd.limits import PAGE_BYTES
 from kvd.testing.scene import chain_of
 from kvd.types import CLASS_COUNT
-from tests.simulation.planted import assert_found
 from tests.unit.disk_scene import LIMITS, DiskScene
 
 SLABS, SEGMENTS = 8, 24
@@ -21,7 +18,6 @@ QUOTAS = {
     "red": Quota(2 * LIMITS.slab_bytes, CHUNKS_ON_DISK * CLASS_COUNT * PAGE_BYTES),
     "green": Quota(LIMITS.slab_bytes),
 }
-Patch = pytest.MonkeyPatch
 
 
 class _Neighbours(DiskScene):
@@ -73,27 +69,3 @@ def test_a_flood_costs_a_tenant_within_its_quotas_no_hit(seed: int) -> None:
 def test_without_quotas_the_same_flood_costs_hits() -> None:
     alone, beside = (_Neighbours(0, {}).hits(flood) for flood in (0, FLOOD))
     assert sum(beside) < 0.8 * sum(alone)
-
-
-# ---- planted bugs ----
-
-
-def written_beyond_the_quota(patch: Patch) -> None:
-    patch.setattr(save, "admits", lambda state, row, classes: True)
-
-
-def slabs_beyond_the_quota(patch: Patch) -> None:
-    for module in (shares, slabs):
-        patch.setattr(module, "may_grow", lambda state, session: True)
-
-
-PLANTS: dict[Callable[[Patch], None], str] = {
-    written_beyond_the_quota: "quota: .* on disk",
-    slabs_beyond_the_quota: "quota: .* in dram",
-}
-
-
-@pytest.mark.parametrize("plant", PLANTS, ids=lambda plant: plant.__name__)
-def test_a_planted_bug_is_found(plant: Callable[[Patch], None], monkeypatch: Patch) -> None:
-    plant(monkeypatch)
-    assert_found(PLANTS[plant], 60, tiered=True)
