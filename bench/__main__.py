@@ -10,7 +10,7 @@ from typing import Any
 
 from bench.report import HISTORY, Report
 
-BENCHES = ("ttft", "path", "lookup", "codec", "ssd", "recover", "crash", "soak")
+BENCHES = ("ttft", "path", "lookup", "codec", "ssd", "recover", "sim", "crash", "soak")
 MINUTES_MAX = 24 * 60
 # Options that one bench has for itself: arguments of its `run`, by name.
 OWN = {"soak": ("minutes", "traces", "seed")}

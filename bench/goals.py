@@ -49,6 +49,10 @@ GOALS = {
     "codec.checksum_over_memcpy": Goal(">=", 1.3),
     "quality.kl_planes_4": Goal("<=", 1.05, "quality.kl_plain4"),
     "quality.kl_planes_3": Goal("<=", 1, "quality.kl_plain3"),
+    "sim.seeds": Goal(">=", 200),
+    "sim.violations": Goal("==", 0),
+    "planted.caught": Goal("==", 1, "planted.total"),
+    "planted.total": Goal(">=", 15),
 }
 
 
