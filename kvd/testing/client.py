@@ -20,6 +20,7 @@ from kvd.core.events import (
 )
 from kvd.errors import ErrorKind, KvdError
 from kvd.testing.oracles import Wish, require
+from kvd.testing.pausing import Pacer
 from kvd.testing.reading import Fetch
 from kvd.types import Lane
 
@@ -41,7 +42,7 @@ class Client:
         self.handles: dict[int, int] = {}
         self.digests: dict[int, bytes] = {}
         self.fetches: list[Fetch] = []
-        self._heard_ns = 0
+        self.pacer, self._heard_ns = Pacer(world), 0
         self._detaching: set[int] = set()  # Slabs of which the word is on its way.
 
     # ---- its end ----
@@ -137,7 +138,7 @@ class Client:
         world = self.world
         delay_ns = world.rng.choice((0, 1, 3)) * NS_PER_MS
         self._heard_ns = max(self._heard_ns, world.now_ns + delay_ns)
-        world.after(self._heard_ns - world.now_ns, lambda: self.open and action())
+        self.pacer.after(self._heard_ns - world.now_ns, lambda: self.open and action())
 
     def on_slab(self, slab: int, *, writable: bool) -> None:
         if writable and slab in self.mapped:
@@ -156,7 +157,7 @@ class Client:
         rng = self.world.rng
         if rng.random() < 0.8:
             delay_ms = rng.choice((1, 50, 2 * self.world.limits.recall_ns // NS_PER_MS))
-            self.world.after(delay_ms * NS_PER_MS, lambda: self.detach(slab))
+            self.pacer.after(delay_ms * NS_PER_MS, lambda: self.detach(slab))
 
     def detach(self, slab: int) -> None:
         """Make the mapping read-only, then say so; the word may take its time."""

@@ -79,7 +79,7 @@ def _ssd(rng: random.Random, unit_bytes: int) -> SsdConfig:
         directories=rng.choice((1, 1, 2, 3)),
         segment_bytes=segment_bytes,
         segments_max=rng.randint(SEGMENTS_LEAST, 16),
-        daily_write_bytes=rng.choice((0, 0, 50)) * unit_bytes,
+        daily_write_bytes=rng.choice((0, 0, 6, 30)) * unit_bytes,
         spare_bytes=rng.choice((0, segment_bytes)),
     )
 

@@ -31,8 +31,7 @@ class Demands:
         self.begin_day(day)
 
     def begin_day(self, day: int) -> None:
-        then, written_bytes = self.media.catalog.written
-        self._wear.today_bytes = written_bytes if then == day else 0
+        self._wear.begin_day(day)
 
     def on_event(self, event: told.DiskEvent) -> None:
         if isinstance(event, told.Committed):

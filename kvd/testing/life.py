@@ -46,7 +46,7 @@ def act(client: Client) -> None:
     rng = client.world.rng
     if client.handles:
         rng.choices(tuple(DEEDS), tuple(DEEDS.values()))[0](client)
-    client.world.after(rng.choice((2, 10, 50, 250)) * NS_PER_MS, lambda: act(client))
+    client.pacer.after(rng.choice((2, 10, 50, 250)) * NS_PER_MS, lambda: act(client))
 
 
 def _put(client: Client) -> None:
@@ -88,6 +88,10 @@ def _detach_one(client: Client) -> None:
         client.detach(client.world.rng.choice(sorted(client.writable)))
 
 
+def _stop(client: Client) -> None:
+    client.pacer.stop()
+
+
 DEEDS: dict[Callable[[Client], None], float] = {
     _put: 34,
     _fetch_mapped: 24,
@@ -98,6 +102,7 @@ DEEDS: dict[Callable[[Client], None], float] = {
     _clear: 0.4,
     _register_more: 1,
     _detach_one: 1,
+    _stop: 1,
     Client.end_session: 1,
     Client.die: 1,
 }

@@ -40,10 +40,17 @@ def live(world: "World", events: int) -> None:
 
 
 def _is_time(world: "World", due: int) -> bool:
-    """Return whether to restart; every other time a read is waited for, which is rare."""
-    if world.steps < due or world.steps > due + WAIT_STEPS:
+    """Return whether to restart; mostly something rare is waited for that it interrupts."""
+    if world.tier is not None and world.media.unlinked and world.fate.random() < 0.3:
+        return True
+    if world.steps < due or world.steps > due + WAIT_STEPS or world.tier is None:
         return world.steps >= due
-    return due % 2 == 0 or world.tier is None or bool(world.tier.reading)
+    match due % 3:
+        case 1:
+            return bool(world.tier.making)
+        case 2:
+            return bool(world.tier.reading)
+    return True
 
 
 def start(world: "World", left: LeftDram | None = None) -> None:
@@ -130,19 +137,29 @@ def _end_well(world: "World") -> None:
         world.tier.crash()
 
 
-def begin_day(world: "World") -> None:
-    world.day += 1
+def begin_day(world: "World", later: int = 1) -> None:
+    """Have the date be so many days later, or earlier, as a clock that is set says."""
+    world.day += later
     world.demands.begin_day(world.day)
     world.tell(DayBegan(world.day))
 
 
 def _change_day(world: "World") -> None:
     def begin() -> None:
-        if not world.stopped:
-            begin_day(world)
-            _change_day(world)
+        if world.stopped:
+            return
+        # Where a day has a bound, somebody may want to pass it.
+        bounded = bool(world.ssd.daily_write_bytes)
+        odds = (30, 40, 25, 5) if bounded else (70, 15, 10, 5)
+        later = world.rng.choices((1, -1, -300, 300), odds)[0]
+        if later < 0:
+            world.saw("the date set back")
+        if later > 1:
+            world.saw("the date far off")
+        begin_day(world, later)
+        _change_day(world)
 
-    world.after(world.rng.choice((3000, 20_000)) * NS_PER_MS, begin)
+    world.after(world.rng.choice((500, 2000, 9000)) * NS_PER_MS, begin)
 
 
 def _lose_segment(world: "World") -> None:

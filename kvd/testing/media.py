@@ -1,10 +1,12 @@
 """What survives a crash of the simulated daemon: pages of segments, and what the catalog holds.
 
-Pages hold words, as slabs do. The catalog refuses, as a violation, what the real one could not
-hold, or would not give back.
+Pages hold words, as slabs do, and every file is there twice: as written and as synced. A crash
+leaves any mixture of the two, sector by sector. The catalog refuses, as a violation, what the real
+one could not hold, or would not give back.
 """
 
 import math
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from random import Random
@@ -66,11 +68,29 @@ class Row:
 
 @dataclass(slots=True)
 class Segment:
-    """A file with its pages; the first is its head."""
+    """A file with its pages; the first is its head, which says class and epoch.
+
+    `head` and `synced` are what no crash takes back; so is the file itself once it is `linked`.
+    """
 
     plane_class: PlaneClass
     epoch: int
     words: np.ndarray
+    synced: np.ndarray
+    head: tuple[PlaneClass, int]
+    linked: bool = False
+
+    def sync(self) -> None:
+        self.synced[:], self.head, self.linked = self.words, (self.plane_class, self.epoch), True
+
+    def crash(self, rng: Random) -> int:
+        """Keep of each sector what is written or what is synced; return how many went back."""
+        if rng.random() < 0.5:
+            self.plane_class, self.epoch = self.head
+        lost = [at for at in np.flatnonzero(self.words != self.synced) if rng.random() < 0.5]
+        self.words[lost] = self.synced[lost]
+        self.sync()
+        return len(lost)
 
 
 @dataclass(slots=True)
@@ -114,6 +134,7 @@ class Media:
     segment_pages: int
     segments: dict[SegmentKey, Segment] = field(default_factory=dict)
     catalog: Catalog = field(default_factory=Catalog)
+    unlinked: dict[SegmentKey, Segment] = field(default_factory=dict)  # Not synced yet.
 
     def has(self, place: Place) -> bool:
         """Return whether the segment is there, in this life of it."""
@@ -123,7 +144,31 @@ class Media:
     def make(self, key: SegmentKey, epoch: int, plane_class: PlaneClass, junk: int) -> None:
         assert key not in self.segments
         words = np.full(self.segment_pages * SECTORS_PER_PAGE, junk, np.uint64)
-        self.segments[key] = Segment(plane_class, epoch, words)
+        self.segments[key] = Segment(plane_class, epoch, words, words.copy(), (plane_class, epoch))
+
+    def remove(self, key: SegmentKey) -> None:
+        """Unlink a file; until `forget` says that this is synced, a crash may bring it back."""
+        if (segment := self.segments.pop(key, None)) is not None:
+            self.unlinked[key] = segment
+
+    def forget(self, key: SegmentKey) -> None:
+        self.unlinked.pop(key, None)
+
+    def crash(self, rng: Random) -> Counter:
+        """Leave what a power cut may; return what was lost, by situation."""
+        lost = Counter()
+        for key, segment in list(self.unlinked.items()):
+            if key not in self.segments and rng.random() < 0.5:
+                self.segments[key] = segment
+                lost["an unlinked file back after a crash"] += 1
+        self.unlinked.clear()
+        for key, segment in list(self.segments.items()):
+            if not segment.linked and rng.random() < 0.5:
+                del self.segments[key]
+                lost["a file lost that was not synced"] += 1
+            elif segment.crash(rng):
+                lost["sectors lost that were not synced"] += 1
+        return lost
 
     def recover(self, rng: Random) -> Recovered:
         """Return what can be believed, rows in no order; files that no record names are removed."""

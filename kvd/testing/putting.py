@@ -151,7 +151,7 @@ class Put:
         if self.fate == "stall" and not self._stalled and rng.random() < 0.5:
             self._stalled = True
             delay_ms = self.world.limits.reservation_ttl_ns // NS_PER_MS + 600
-        self.world.after(delay_ms * NS_PER_MS, self._work)
+        self.client.pacer.after(delay_ms * NS_PER_MS, self._work)
 
     def _work(self) -> None:
         if not (self.client.alive or self.client.has_child) or self.finished:
@@ -206,7 +206,7 @@ class Put:
             world.saw("a zombie write into a destroyed slab")
         elif extent in world.state.quarantine.get(self.client.session, ()):
             world.saw("a zombie write into a quarantined extent")
-        world.after(world.rng.choice((20, 200)) * NS_PER_MS, self._work)
+        self.client.pacer.after(world.rng.choice((20, 200)) * NS_PER_MS, self._work)
 
     def _seal(self) -> None:
         """Ask to make visible what is written, from where the last seal ended."""

@@ -73,7 +73,7 @@ class Fetch:
         if rng.random() < 0.25:
             self.world.saw("a lookup with a lease never used")
             return
-        self.world.after(rng.choice((5, 300, 3000)) * NS_PER_MS, self.start)
+        self.client.pacer.after(rng.choice((5, 300, 3000)) * NS_PER_MS, self.start)
 
     def prefetch(self) -> None:
         """Have it brought to dram; then fetch it, perhaps."""
@@ -85,7 +85,7 @@ class Fetch:
             lambda outcome: None,
         )
         if self.world.rng.random() < 0.6:
-            self.world.after(self.world.rng.choice((20, 300)) * NS_PER_MS, self.start)
+            self.client.pacer.after(self.world.rng.choice((20, 300)) * NS_PER_MS, self.start)
 
     def _count_clears(self) -> int:
         return self.world.clears[self.client.digests[self.keyspace]]
@@ -113,7 +113,7 @@ class Fetch:
         )
         if rng.random() < (0.15 if self.delivery == Delivery.BYTES else 0.05):
             cancel = CancelWanted(asked, self.client.session)
-            world.after(rng.randint(1, 300) * NS_PER_MS, lambda: world.tell(cancel))
+            self.client.pacer.after(rng.randint(1, 300) * NS_PER_MS, lambda: world.tell(cancel))
 
     def _on_promise(self, promise: Promise) -> None:
         if self.lease and promise.lease:
@@ -146,7 +146,7 @@ class Fetch:
 
     def _wait(self) -> None:
         delay_ms = self.world.rng.choice((1, 20, 200, 1500, 3000))
-        self.world.after(delay_ms * NS_PER_MS, self._read)
+        self.client.pacer.after(delay_ms * NS_PER_MS, self._read)
 
     def _read(self) -> None:
         """Read some of the strips; a process reads on when its session is gone."""

@@ -110,9 +110,9 @@ class Tier:
         self.host.tell(event)
 
     def crash(self) -> None:
-        """Leave what the power cut left: pages being written hold any mixture."""
-        for piece in self.writing.values():
-            changes.tear(self, piece)
+        """Leave what the power cut left."""
+        for situation in self.media.crash(self.host.rng):
+            self.host.saw(situation)
 
     # ---- time ----
 

@@ -6,10 +6,11 @@ Each is a task that yields how long it takes to its next part; a crash leaves it
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from kvd.clock import NS_PER_MS
 from kvd.core import disk_effects as asked
 from kvd.core import disk_events as told
 from kvd.errors import Fault, FaultKind
-from kvd.testing.memory import FLIP
+from kvd.testing.memory import FLIP, SECTORS_PER_PAGE
 from kvd.testing.pieces import Piece, columns
 from kvd.testing.weather import CATALOG
 
@@ -33,6 +34,8 @@ def make(tier: "Tier", effect: asked.MakeSegment) -> Task:
     if fault is None or (fault.kind == FaultKind.IO and tier.weather.dice(0.2)):
         media.make(key, effect.epoch, effect.plane_class, JUNK)
     yield tier.delay_ns()
+    if fault is None:
+        media.segments[key].sync()
     tier.making.remove(key)
     tier.tell(told.SegmentDone(effect.request, fault))
 
@@ -48,6 +51,8 @@ def recycle(tier: "Tier", effect: asked.RecycleSegment) -> Task:
     elif fault is None or tier.weather.dice(0.5):
         segment.epoch, segment.plane_class = effect.epoch, effect.plane_class
     yield tier.delay_ns()
+    if fault is None:
+        segment.sync()
     tier.tell(told.SegmentDone(effect.request, fault))
 
 
@@ -55,8 +60,10 @@ def remove(tier: "Tier", effect: asked.RemoveSegment) -> Task:
     yield tier.delay_ns()
     fault = tier.trouble(effect.directory, tier.weather.chances.write)
     if fault is None or tier.weather.dice(0.5):
-        tier.media.segments.pop((effect.directory, effect.segment), None)
-    yield tier.delay_ns()
+        tier.media.remove((effect.directory, effect.segment))
+    yield tier.host.rng.choice((5, 200, 1000)) * NS_PER_MS  # A journal takes its time.
+    if fault is None:
+        tier.media.forget((effect.directory, effect.segment))
     tier.tell(told.SegmentDone(effect.request, fault))
 
 
@@ -72,6 +79,9 @@ def write(tier: "Tier", batch: int, directory: int, pieces: list[Piece]) -> Task
     for piece in pieces:
         if (fault := _refusal(tier, piece)) is not None:
             faults[piece.item] = fault
+            continue
+        if tier.weather.dice(tier.weather.chances.miswrite):
+            _misdirect(tier, piece)
             continue
         middle = tier.host.rng.randint(0, piece.sectors)
         _copy_out(tier, piece, 0, middle)
@@ -91,6 +101,7 @@ def write(tier: "Tier", batch: int, directory: int, pieces: list[Piece]) -> Task
         del tier.writing[batch, piece.item]
         if piece.item in faults:
             continue
+        tier.media.segments[piece.place.key].sync()
         tier.judge.on_written(piece)
         if tier.weather.dice(tier.weather.chances.rot):
             _rot(tier, piece)
@@ -117,6 +128,7 @@ def _copy_out(tier: "Tier", piece: Piece, begin: int, end: int) -> None:
 
 
 def tear(tier: "Tier", piece: Piece) -> None:
+    """Leave anything in some sectors of a write that failed."""
     if tier.media.has(piece.place):
         words, rng = piece.on_disk(tier.media, 0, piece.sectors), tier.host.rng
         begin = rng.randint(0, piece.sectors)
@@ -125,8 +137,27 @@ def tear(tier: "Tier", piece: Piece) -> None:
 
 def _rot(tier: "Tier", piece: Piece) -> None:
     """Have one word damaged for good, after it was written well."""
-    words = piece.on_disk(tier.media, 0, piece.sectors)
-    words[tier.host.rng.randrange(piece.sectors)] |= FLIP
+    segment = tier.media.segments[piece.place.key]
+    at = piece.place.words.start + tier.host.rng.randrange(piece.sectors)
+    for image in (segment.words, segment.synced):
+        image[at] |= FLIP
+
+
+def _misdirect(tier: "Tier", piece: Piece) -> None:
+    """Have a write end somewhere else, and said to be well done.
+
+    What was hit, and what lies where it should have been written, no longer fits its checksums;
+    whose bytes they are makes no difference to the core, which sees none.
+    """
+    tier.host.saw("a misdirected write")
+    intended = piece.on_disk(tier.media, 0, piece.sectors)
+    intended[:] = piece.expected(0, piece.sectors) | FLIP
+    directory = piece.place.directory
+    keys = sorted(key for key in tier.media.segments if key[0] == directory)
+    victim = tier.media.segments[tier.host.rng.choice(keys)]
+    first = tier.host.rng.randrange(SECTORS_PER_PAGE, len(victim.words))
+    for image in (victim.words, victim.synced):
+        image[first : first + piece.sectors] |= FLIP
 
 
 def commit(tier: "Tier", effect: asked.Commit) -> Task:

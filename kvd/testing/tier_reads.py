@@ -107,10 +107,21 @@ class ReadJob:
             self._faults[piece.item] = Fault(FaultKind.IO, "a short read")
             return
         target[:] = source
-        if dice(chances.flip):
-            target[self._host.rng.randrange(piece.sectors)] |= FLIP
+        self._spoil(target)
         if (found := piece.wrong_words(target, 0)) is not None:
             tier.judge.on_wrong(piece, f"a read found {self._host.memory.origin(found)}")
         if (fault := piece.damage(target)) is not None:
             tier.judge.on_damaged(piece)
             self._faults[piece.item] = fault
+
+    def _spoil(self, target: np.ndarray) -> None:
+        """Have a read that says that all is well bring something else: a checksum shows it."""
+        chances, dice, rng = self._tier.weather.chances, self._tier.weather.dice, self._host.rng
+        if dice(chances.flip):
+            target[rng.randrange(len(target))] |= FLIP
+        if dice(chances.short):
+            self._host.saw("a short read that nobody told of")
+            target[rng.randrange(len(target)) :] |= FLIP
+        if dice(chances.misread):
+            self._host.saw("a misdirected read")
+            target |= FLIP

@@ -141,15 +141,20 @@ class Watch:
             case Shortfall.NOT_STORED if counts[0]:
                 self.saw("a shortfall")
             case Shortfall.NOT_STORED:
-                mine = self.world.clients[wish.event.session].tenant
-                first, lanes = wish.event.chain[:DIGEST_BYTES], wish.event.lanes
-                fills = self.world.memory.fills
-                if any(
-                    f.tenant != mine and f.sealed and f.chain == first
-                    for f in fills
-                    if f.lane in lanes
-                ):
-                    self.saw("another tenant's chunk not seen")
+                self._note_hidden(wish)
+
+    def _note_hidden(self, wish: Wish) -> None:
+        """Note that somebody put the same tokens who is another, or has other weights."""
+        client = self.world.clients[wish.event.session]
+        digest = self.state.sessions[client.session].keyspaces[wish.event.keyspace][0]
+        first, lanes = wish.event.chain[:DIGEST_BYTES], wish.event.lanes
+        for fill in self.world.memory.fills:
+            if not fill.sealed or fill.chain != first or fill.lane not in lanes:
+                continue
+            if fill.tenant != client.tenant:
+                self.saw("another tenant's chunk not seen")
+            elif fill.keyspace != digest:
+                self.saw("another revision's chunk not seen")
 
     def _refused(self, wish: Wish, error: KvdError) -> None:
         """Note a refusal; nobody here asks for what is invalid or not his."""

@@ -15,8 +15,19 @@ BEARABLE = 4  # So many times what was written once, and what the tier holds, ma
 class Wear:
     def __init__(self, world: "World") -> None:
         self.world = world
-        self.today_bytes = 0
+        # As the catalog knows it, of the newest day there was.
+        self._newest, self.today_bytes = world.media.catalog.written
         self._fresh_bytes = self._moved_bytes = 0  # Since the start.
+
+    def begin_day(self, day: int) -> None:
+        """Begin to count anew only with a day that never was: setting a clock wins nothing.
+
+        A date that is more than a day behind the newest shows that the newest was wrong.
+        """
+        if day > self._newest:
+            self._newest, self.today_bytes = day, 0
+        elif day < self._newest - 1:
+            self._newest = day
 
     def check(self, pieces: list[Piece]) -> None:
         """Judge what is about to be written: on one day, and again since the start."""

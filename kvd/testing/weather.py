@@ -28,10 +28,15 @@ class Chances:
     hang: float = 0.08
     commit: float = 0.06
     stall: float = 0.01
+    # Said to be well done: half a read, a read of another place, a write to another place.
+    short: float = 0.01
+    misread: float = 0.01
+    miswrite: float = 0.01
 
 
-CALM = Chances(0, 0, 0, 0, 0, 0, 0, 0, 0)
-CHANCES = (CALM, Chances(), Chances(), Chances(0.03, 0.03, 0.1, 0.15, 0.08, 0.3, 0.2, 0.15, 0.02))
+CALM = Chances(*12 * (0,))
+ROUGH = Chances(0.03, 0.03, 0.1, 0.15, 0.08, 0.3, 0.2, 0.15, 0.02, 0.04, 0.04, 0.04)
+CHANCES = (CALM, Chances(), Chances(), ROUGH)
 
 
 class Weather:

@@ -17,6 +17,7 @@ from kvd.core.dram import LeftDram
 from kvd.core.events import Event, SessionOpened, SlabFailed, SlabTouched
 from kvd.core.invariants import check
 from kvd.core.operator_events import OPERATOR
+from kvd.core.sampling import check_some
 from kvd.core.state import CoreConfig, new_state
 from kvd.core.step import step
 from kvd.errors import Fault, FaultKind
@@ -44,6 +45,7 @@ from kvd.testing.trace import feed
 from kvd.testing.watching import Watch
 from kvd.types import Dtype, Lane, Shard, ShardScheme
 
+SAMPLED_EVERY = 8  # Steps: what daemons in service look at must hold here, too.
 SHAPE = BlockShape.of_attention(layers=2, heads=2, width=8, dtype=Dtype.BF16)
 
 
@@ -73,7 +75,8 @@ class World:
         self.clients: dict[int, Client] = {}
         self.clears: Counter = Counter()  # By keyspace digest, as they were asked for.
         self.seen: Counter = Counter()
-        self.now_ns = self.request = self.steps = self.starts = self.day = 0
+        self.now_ns = self.request = self.steps = self.starts = 0
+        self.day = 1000  # Of the date, which may be set back.
         self.generation = 0  # The newest that was given out while the catalog was well.
         self.stopped = False
         self._sequence = 0
@@ -143,6 +146,8 @@ class World:
         self._watch.before(event)
         effects = step(self.state, event, self.now_ns)
         check(self.state)
+        if self.steps % SAMPLED_EVERY == 0:
+            check_some(self.state, self.steps // SAMPLED_EVERY)
         self.demands.on_event(event)
         for effect in effects:
             feed(self._log, effect)
