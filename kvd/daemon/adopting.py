@@ -24,8 +24,10 @@ from kvd.disk.files import OsFiles
 from kvd.disk.pieces import Pieces, Roots
 from kvd.format.handover import parse_handover
 from kvd.format.page import Refused
+from kvd.limits import GIB
 from kvd.types import CLASS_COUNT
 
+INDEX_BYTES_MAX = 1 * GIB  # Of six million chunks; a file may say that it has any size.
 _AT_ONCE = 2048  # Strips checked between two looks at the loop.
 
 _log = logging.getLogger("kvd.service")
@@ -73,13 +75,18 @@ def take_over(kept: Kept, whose: Whose, slab_bytes: int, arena: MemfdArena) -> L
 
 def _claim(indexes: Sequence[int]) -> bytes:
     """Return the one index that was not taken before, leaving none to be taken; raise _Unfit."""
-    found = []
+    found, largest = [], 0
     try:
         for descriptor in indexes:
-            found.append(os.pread(descriptor, os.fstat(descriptor).st_size, 0))
+            size = os.fstat(descriptor).st_size
+            largest = max(largest, size)
+            if size <= INDEX_BYTES_MAX:
+                found.append(os.pread(descriptor, size, 0))
             os.ftruncate(descriptor, 0)
     finally:
         _close(indexes)
+    if largest > INDEX_BYTES_MAX:
+        raise _Unfit(f"its index has {largest} bytes, more than {INDEX_BYTES_MAX}")
     fresh = [data for data in found if data]
     if len(fresh) != 1:
         why = f"{len(fresh)} indexes claim it" if fresh else "the last daemon did not end in order"

@@ -1,6 +1,7 @@
 """Dram as bytes and descriptors: packed, refused for any flaw, believed once."""
 
 import os
+import tracemalloc
 from dataclasses import replace
 
 import numpy as np
@@ -18,7 +19,7 @@ from kvd.format.handover import MAGIC, NO_HOME, pack_handover, parse_handover
 from kvd.format.keyspaces import pack_keyspace
 from kvd.format.page import Reason, Refused
 from kvd.identity import Keyspace, chunk_key
-from kvd.limits import DIGEST_BYTES, GENERATION_MAX, PAGE_BYTES
+from kvd.limits import DIGEST_BYTES, GENERATION_MAX, MIB, PAGE_BYTES
 from kvd.shape import BlockShape, KvGroup, TensorShape
 from kvd.testing.disk_strips import CELLS, PROFILE, make_strip
 from kvd.types import CLASS_COUNT, Dtype, Lane, PlaneClass, Role
@@ -315,6 +316,19 @@ def test_a_slab_that_was_not_kept_takes_its_strips_with_it(arenas):
     found = checked(take_over(store.give(), MINE, SLAB_BYTES, new), new)
     assert [slab.slab for slab in found.slabs] == [1]
     assert (found.rows.slabs == [1, 1, 0]).all()
+
+
+def test_an_index_that_says_it_is_huge_is_not_read(arenas, caplog):
+    old, new = arenas(), arenas()
+    store = kept_by(fill(old), old)
+    [index] = store.kept["kvd-dram"]
+    os.ftruncate(index, 1 << 42)
+    tracemalloc.start()
+    assert take_over(store.give(), MINE, SLAB_BYTES, new) is None
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < MIB and "more than" in caplog.text
+    assert os.fstat(index).st_size == 0
 
 
 def test_two_indexes_that_claim_it_are_both_dropped(arenas, caplog):
