@@ -6,7 +6,7 @@ from functools import cache
 
 import numpy as np
 import uvloop
-from google.protobuf.message import DecodeError
+from google.protobuf.message import DecodeError, Message
 
 from kvd.client.landing import Landing, staging_bytes
 from kvd.client.mapping import Buffer
@@ -304,6 +304,17 @@ def _streams() -> list[bytes]:
 
 
 HELLO = pb.Hello(protocol_min=1, protocol_max=3, features=255, client="engine 1")
+
+
+def _places(message: Message, part: bytes) -> int:
+    """Return where a column begins in a message's bytes."""
+    packed = message.SerializeToString()
+    assert packed.count(part) == 1
+    return packed.index(part)
+
+
+COUNTS = np.array((3, 2, 2), "<u4").tobytes()
+DONE = pb.FetchDone(reason=pb.READ_FAILED, counts=np.array((3, 2, 1), "<u4").tobytes())
 PARSERS = (
     Parser(
         "wishes", _take_wish, _wishes,
@@ -329,11 +340,13 @@ PARSERS = (
         ("client/messages.py:parse_promise", "client/messages.py:parse_counts",
          "client/messages.py:parse_ready", "client/messages.py:column"),
         (DecodeError, KvdError), protobuf=True,
+        lengths=tuple(Length(_places(_promise(), COUNTS) + at, "<I") for at in (0, 4, 8)),
     ),
     Parser(
         "client_done", _take_done,
-        lambda: [pb.FetchDone(reason=pb.READ_FAILED, counts=bytes(12)).SerializeToString()],
+        lambda: [DONE.SerializeToString()],
         ("client/messages.py:parse_done",), (DecodeError, KvdError), protobuf=True,
+        lengths=tuple(Length(_places(DONE, DONE.counts) + at, "<I") for at in (0, 4, 8)),
     ),
     Parser(
         "client_ready", _take_ready, lambda: [pb.Ready(ready=b"\1\2\3").SerializeToString()],

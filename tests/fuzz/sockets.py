@@ -180,7 +180,11 @@ def _to_client() -> list[bytes]:
             (1, welcome), (2, given), (3, writable), (0, recalled), (0, gone), (0, refused)
         )
     ]  # fmt: skip
-    return [_joined(*packed[:5]), _joined(packed[0], packed[2], packed[2]), _joined(packed[5])]
+    huge = pb.ToClient(slab_given=pb.SlabGiven(slab=1, size=(1 << 64) - 1)).SerializeToString()
+    return [
+        _joined(*packed[:5]), _joined(packed[0], packed[2], packed[2]), _joined(packed[5]),
+        _joined(packed[0], (2, huge), (0, huge)),
+    ]  # fmt: skip
 
 
 # ---- metrics and traces ----
