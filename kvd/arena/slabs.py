@@ -182,6 +182,12 @@ def _fault(size_bytes: int, error: OSError) -> Fault:
             )
         case errno.ENOSPC | errno.ENOMEM | errno.EFAULT:
             remedy = "there is no more memory for it; lower dram or free memory"
+        case errno.EFBIG:
+            limit, _ = resource.getrlimit(resource.RLIMIT_FSIZE)
+            remedy = (
+                f"RLIMIT_FSIZE is {limit}, and a slab is a file to the kernel; "
+                "set LimitFSIZE=infinity, or lower limits.slab_bytes"
+            )
         case _:
             remedy = os.strerror(error.errno)
             return Fault(FaultKind.DEVICE, f"{what} could not be made: {remedy}")

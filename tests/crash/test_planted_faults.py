@@ -6,6 +6,7 @@ what it finds in its directories is not what it wrote.
 
 import contextlib
 import random
+import signal
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -124,12 +125,13 @@ def some_end(plant: Plant, chance: random.Random) -> Kill:
 def is_found_in_a_life(node: Node, work: Work, kill: Kill, plant: Plant) -> bool:
     """Work until the end; return whether something is lost or wrong then."""
     work.model.restarted()
-    assert node.start(kill, Failing(plant.site, "skip")), node.daemon.lines
-    work.look_at_all(node.client, plant.site)
-    begin = work.done
-    while node.lives() and work.done < begin + STEPS_MAX:
-        work.step(node.client, plant.site)
-    node.end()
+    if node.start(kill, Failing(plant.site, "skip")):
+        work.look_at_all(node.client, plant.site)
+        begin = work.done
+        while node.lives() and work.done < begin + STEPS_MAX:
+            work.step(node.client, plant.site)
+    if node.end() != -signal.SIGKILL:
+        return True  # It did not start, and says why.
     said = node.said_badly("is damaged", "is stale")
     return bool(work.model.lost or work.model.wrong or said or is_wrong_on_disk(node))
 

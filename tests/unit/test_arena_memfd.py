@@ -174,6 +174,7 @@ def memory_files(name: str) -> list[str]:
         (errno.ENOMEM, FaultKind.NO_SPACE, "memory"),
         (errno.ENOSPC, FaultKind.NO_SPACE, "memory"),
         (errno.EMFILE, FaultKind.NO_SPACE, "RLIMIT_NOFILE"),
+        (errno.EFBIG, FaultKind.NO_SPACE, "RLIMIT_FSIZE"),
         (errno.EIO, FaultKind.DEVICE, os.strerror(errno.EIO)),
     ],
 )
