@@ -85,6 +85,8 @@ def _views(grid: CellGrid, tensors: Tensors, layers: int, *, copy: bool) -> Cell
             plain = _plain(tensor, shape, name, copy=copy)
             facts[layer, index] = plain.address, plain.strides[0], plain.strides[1]
             keep.append(plain.owner)
+    if not copy and tokens > 0 and len(np.unique(facts[:, :, 0])) < facts[:, :, 0].size:
+        raise _invalid("two tensors are the same memory: the later one would be written over both")
     heads = np.array([head for head, _ in grid.row], np.int64)
     which = np.array([index for _, index in grid.row], np.intp)
     itemsize = np.array([t.dtype.size_bytes for t in wanted], np.int64)[which]
@@ -118,8 +120,16 @@ def _plain(tensor: Any, shape: TensorShape, name: str, *, copy: bool) -> _Plain:
         if not copy:
             raise _invalid(f"{name} is on {tensor.device}; decode into host memory")
         tensor = tensor.detach().to("cpu")  # On the caller's current stream, and waits for it.
+    if torch_tensor and tensor.is_neg():  # Its memory has the other sign.
+        if not copy:
+            raise _invalid(f"{name} is a negative view; decode into its memory")
+        tensor = tensor.resolve_neg()
     plain = _torch_facts(tensor) if torch_tensor else _numpy_facts(tensor, shape, name, copy=copy)
+    if plain.address == 0 and tensor.shape[1]:
+        raise _invalid(f"{name} has no memory")
     if _fits(plain, tuple(tensor.shape)):
+        if not copy and not _apart(plain, tuple(tensor.shape)):
+            raise _invalid(f"{name} has strides {plain.strides}: heads lie in each other's memory")
         return plain
     if not copy:
         raise _invalid(f"{name} has strides {plain.strides}; channels must be contiguous")
@@ -152,6 +162,19 @@ def _fits(plain: _Plain, shape: tuple[int, ...]) -> bool:
     contiguous = plain.strides[2] == 1 or width == 1
     apart = plain.strides[1] >= width or tokens <= 1
     return (contiguous and apart) or heads * tokens == 0
+
+
+def _apart(plain: _Plain, shape: tuple[int, ...]) -> bool:
+    """Return whether what is written to one head cannot change another, as where it is expanded."""
+    heads, tokens, width = shape
+    by_head, by_token = abs(plain.strides[0]), plain.strides[1]
+    if heads < 2 or not tokens:
+        return True
+    behind_each_other = by_head >= (tokens - 1) * by_token + width
+    beside_each_other = by_head >= width and (
+        tokens < 2 or by_token >= (heads - 1) * by_head + width
+    )
+    return behind_each_other or beside_each_other
 
 
 def _invalid(message: str) -> KvdError:

@@ -410,6 +410,53 @@ def test_odd_strides_are_copied_on_the_way_in_and_refused_on_the_way_out(client)
             fetch.decode((0, LAYERS), EXACT, frozen)
 
 
+def test_targets_that_lie_in_each_other_are_refused(client):
+    """What is decoded last would be written over what was called good."""
+    space = client.keyspace(keyspace("overlaps"))
+    tensors = values(Dtype.BF16, 20)
+    chain = space.chain(np.arange(TOKENS))
+    assert space.put(chain, tensors).stored == CHUNKS
+    one = [np.zeros((1, TOKENS, WIDTH), np.uint16) for _ in range(2)]
+    expanded = [np.lib.stride_tricks.as_strided(a, (HEADS, *a.shape[1:]), (0, *a.strides[1:]))
+                for a in one]  # fmt: skip
+    crossed = np.zeros((TOKENS + 1, WIDTH), np.uint16)
+    crossed = np.lib.stride_tricks.as_strided(
+        crossed, (HEADS, TOKENS, WIDTH), (2 * WIDTH, 2 * WIDTH, 2)
+    )
+    same = np.zeros((HEADS, TOKENS, WIDTH), np.uint16)
+    with space.fetch(chain) as fetch:
+        for pair, words in (
+            (expanded, "each other's memory"),
+            ((crossed, crossed.copy()), "each other's memory"),
+            ((same, same), "same memory"),
+        ):
+            with pytest.raises(KvdError, match=words) as raised:
+                fetch.decode((0, 1), EXACT, [pair])
+            assert raised.value.kind == ErrorKind.INVALID
+        # Heads beside each other for every token, and K beside V, are apart.
+        packed = np.zeros((TOKENS, HEADS, 2 * WIDTH), np.uint16)
+        pair = [packed[..., at : at + WIDTH].transpose(1, 0, 2) for at in (0, WIDTH)]
+        assert fetch.decode((0, 1), EXACT, [pair]) == CHUNKS
+        assert equal([pair], tensors[:1], CHUNKS * CHUNK_TOKENS)
+
+
+def test_torch_tensors_whose_memory_is_not_what_they_show(client):
+    torch = pytest.importorskip("torch")
+    space = client.keyspace(keyspace("views of torch", layers=1))
+    plain = torch.randn(HEADS, TOKENS, WIDTH).to(torch.bfloat16)
+    negative, chain = torch._neg_view(plain), space.chain(np.arange(TOKENS))
+    assert negative.is_neg() and negative.data_ptr() == plain.data_ptr()
+    assert space.put(chain, [[negative, plain]]).stored == CHUNKS
+    targets = [torch.zeros_like(plain) for _ in range(2)]
+    with space.fetch(chain) as fetch:
+        assert fetch.decode((0, 1), EXACT, [targets]) == CHUNKS
+        with pytest.raises(KvdError, match="negative view"):
+            fetch.decode((0, 1), EXACT, [[torch._neg_view(targets[0]), targets[1]]])
+    whole = CHUNKS * CHUNK_TOKENS
+    assert torch.equal(targets[0][:, :whole], -plain[:, :whole])
+    assert torch.equal(targets[1][:, :whole], plain[:, :whole])
+
+
 def test_unusable_arguments_name_the_limit(client):
     space = client.keyspace(keyspace("arguments"))
     for call in (
