@@ -47,8 +47,8 @@ class HfEngine:
         adapter: str = "",
     ) -> None:
         """Take a model; `revision` spares the digest of its weights, until they change in place.
-        Raise INVALID for a model that is not of full attention, fp32, on the CPU, in evaluation
-        mode.
+        Whoever switches adapters makes an engine for each, with its name as `adapter`. Raise
+        INVALID for a model that is not of full attention, fp32, on the CPU, in evaluation mode.
         """
         self.border = Border()
         self._engine = HfModel(model)
@@ -162,8 +162,11 @@ class HfEngine:
     def _space_now(self) -> Space | None:
         """Return the space of the weights as they are: KV of others must not be found, nor stored.
 
-        Training writes them in place, behind the engine's back.
+        Training writes them in place, behind the engine's back. In training mode a forward drops
+        values by chance: None.
         """
+        if self._model.training:
+            return None
         if self._client is None or (stamp := weight_stamp(self._model)) == self._stamp:
             return self._space
         digest = weight_revision(self._model)

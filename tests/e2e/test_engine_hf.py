@@ -224,6 +224,20 @@ def test_weights_that_change_in_place_are_other_weights(daemon, revision, by) ->
         assert again.found == ((0, 0, 0) if revision else (CHUNKS,) * 3)
 
 
+def test_in_training_mode_nothing_is_stored_or_found(daemon) -> None:
+    model = random_llama()
+    with connected(daemon) as client:
+        engine = HfEngine(model, client, revision="1")
+        engine.store(PROMPT)
+        model.train()
+        assert engine.store(PROMPT[:300]) is None and engine.compare(PROMPT) is None
+        assert engine.generate(PROMPT, OPTIONS).found == (0, 0, 0)
+        engine.prefetch(PROMPT)
+        model.eval()
+        assert engine.generate(PROMPT, OPTIONS).found == (CHUNKS,) * 3
+        assert not engine.border.faults
+
+
 def test_the_revision_is_of_the_weights_themselves(model) -> None:
     first, other = weight_revision(model), random_llama()
     assert weight_revision(other) == first
