@@ -21,7 +21,7 @@ from tests.crash.model import Model
 from tests.crash.mounted import NotHere, medium
 from tests.crash.nursery import Nursery
 from tests.crash.places import made_node, memory_or
-from tests.crash.starts import end_first_starts, end_recoveries, make_mess
+from tests.crash.starts import end_first_starts, end_recoveries, end_removals, make_mess
 from tests.crash.tally import Tally
 from tests.crash.work import Work
 
@@ -58,7 +58,7 @@ class _Ends:
 
     @property
     def count(self) -> int:
-        return self.times * (LIVES + 2 * STARTS + CUTS + LONG_LIVES) + len(KILLS)
+        return self.times * (LIVES + 3 * STARTS + CUTS + LONG_LIVES) + len(KILLS)
 
     def __iter__(self) -> Iterator[str]:
         yield from self._of_lives()
@@ -86,6 +86,8 @@ class _Ends:
             make_mess(node, work)
             again = self.directory / "again"
             yield from end_recoveries(node, work, again, self.tally, self.chance, count)
+            away = self.directory / "away"
+            yield from end_removals(node, work, away, self.tally, self.chance, count)
 
     def _of_handovers(self) -> Iterator[str]:
         node = supervised_node(self.nursery, self.directory / "kept")

@@ -54,7 +54,7 @@ STARTING = (
     ("catalog.space", (BEFORE, AFTER)),
     ("catalog.sync", (BEFORE, AFTER)),
     ("catalog.rename", (BEFORE, AFTER)),
-    ("catalog.remove", (BEFORE, AFTER)),
+    ("catalog.remove", (BEFORE, MIDDLE, AFTER)),
     ("catalog.open", (BEFORE, AFTER)),
 )
 # What a start does beside its data directories.

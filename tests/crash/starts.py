@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
+from kvd.catalog.contract import DATA_NAME
 from kvd.limits import MIB
 from tests.crash.lives import look_once_more, unsound
 from tests.crash.model import Model
@@ -21,7 +22,7 @@ from tests.crash.sites import ALL
 from tests.crash.tally import Tally
 from tests.crash.work import Work
 
-STEPS_MAX = 300
+STEPS_MAX, STEPS_AFTER = 300, 5
 FIRST_BUDGET = 12 * MIB
 # No record names these, and no start goes on with them.
 LEFT_OVER = ("segments/00000999", "segments/00001000", "catalog.new", "superblock.new")
@@ -71,7 +72,7 @@ def end_first_starts(
         model = Model(node.drops)
         work = Work(model, kill.seed, fresh=False)
         assert node.start(), (kill, node.daemon.lines)
-        for _ in range(5):
+        for _ in range(STEPS_AFTER):
             work.step(node.client, where)
         node.end()
         look_once_more(node, work, where)
@@ -147,6 +148,39 @@ def end_recoveries(
         assert node.watch.look() <= node.watch.limit_bytes
         there = [name for name in LEFT_OVER if (node.setting.paths[0] / name).exists()]
         assert not there, (where, there)
+        node.close()
+        shutil.rmtree(node.setting.root)
+        yield where
+
+
+def end_removals(
+    left: Node, work: Work, directory: Path, tally: Tally, chance: random.Random, count: int
+) -> Iterator[str]:
+    """As `end_recoveries`, on a catalog that is damaged: it is given up with all that it named."""
+    catalog = left.setting.paths[0] / "catalog" / DATA_NAME
+    catalog.write_bytes(b"\xa5" * catalog.stat().st_size)
+    work.model.damaged()
+    trace = directory / "trace"
+    node, _ = copied(left, work, directory / "whole")
+    assert node.start(trace=trace) and node.said_badly("damaged"), node.daemon.lines
+    node.close()
+    for kill in boundaries(trace.read_text().splitlines(), tally, chance, count):
+        where = f"removal, {kill}"
+        node, its = copied(left, work, directory / "ended")
+        node.start(kill)
+        node.end()
+        tally.met(kill, node.ended_at())
+        assert node.start(), (kill, node.daemon.lines)
+        for _ in range(STEPS_AFTER):
+            its.step(node.client, where)
+        node.end()
+        tally.unsound += unsound(node, where)
+        its.model.restarted()
+        assert node.start(), (kill, node.daemon.lines)
+        its.look_at_all(node.client, where)
+        assert not node.said_badly("damaged"), node.daemon.lines
+        assert node.watch.look() <= node.watch.limit_bytes
+        tally.add(its.model)
         node.close()
         shutil.rmtree(node.setting.root)
         yield where

@@ -8,10 +8,10 @@ from tests.crash.node import Node
 from tests.crash.places import new_setting
 from tests.crash.seam import Failing
 from tests.crash.sites import STARTING
-from tests.crash.starts import copied, end_first_starts, end_recoveries, make_mess
+from tests.crash.starts import copied, end_first_starts, end_recoveries, end_removals, make_mess
 from tests.crash.work import Work
 
-FIRST_POINTS, RECOVERY_POINTS, FAILURES = 36, 24, 16
+FIRST_POINTS, RECOVERY_POINTS, REMOVAL_POINTS, FAILURES = 36, 24, 12, 16
 
 
 def test_a_first_start_may_end_anywhere(nursery, quick_directory, chance, request, tally):
@@ -32,6 +32,12 @@ def messy(new_node, chance):
 def test_a_recovery_may_end_anywhere(messy, quick_directory, chance, request, tally):
     count, begin = request.config.getoption("points") or RECOVERY_POINTS, tally.faults
     for _ in end_recoveries(*messy, quick_directory, tally, chance, count):
+        assert tally.faults == begin
+
+
+def test_a_catalog_may_be_removed_in_part(messy, quick_directory, chance, request, tally):
+    count, begin = request.config.getoption("points") or REMOVAL_POINTS, tally.faults
+    for _ in end_removals(*messy, quick_directory, tally, chance, count):
         assert tally.faults == begin
 
 

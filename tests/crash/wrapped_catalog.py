@@ -37,7 +37,6 @@ def wrap_catalog(seam: Seam) -> None:
     for module, name, site in (
         (environment, "_take_space", "catalog.space"),
         (committing, "make_environment", "catalog.make"),
-        (recovery, "remove_catalog", "catalog.remove"),
         (recovery, "load_catalog", "catalog.read"),
     ):
         setattr(module, name, around(seam, site, getattr(module, name)))
@@ -73,7 +72,7 @@ def _wrap_commits(seam: Seam) -> None:
 
 
 def _wrap_names(seam: Seam) -> None:
-    synced = environment._sync_directory
+    synced, removed = environment._sync_directory, recovery.remove_catalog
 
     def sync(path: Path) -> None:
         def act() -> None:
@@ -91,5 +90,12 @@ def _wrap_names(seam: Seam) -> None:
 
         seam.change("catalog.rename", act, act)
 
+    def remove(path: Path) -> None:
+        def tear() -> None:
+            (path / seam.chance().choice((DATA_NAME, environment.LOCK_NAME))).unlink()
+
+        seam.change("catalog.remove", lambda: removed(path), tear)
+
+    recovery.remove_catalog = remove
     environment._sync_directory = sync
     environment.os = SimpleNamespace(**{**vars(os), "rename": rename})  # type: ignore[assignment]
