@@ -1,5 +1,7 @@
-"""A client that has a keyspace forgotten: what was sealed before is never found again."""
+"""Somebody has keyspaces forgotten, a client or an operator: what was sealed before is never found
+again."""
 
+from collections.abc import Collection
 from typing import TYPE_CHECKING
 
 from kvd.clock import NS_PER_MS
@@ -12,29 +14,29 @@ from kvd.testing.oracles import require
 
 if TYPE_CHECKING:
     from kvd.testing.client import Client
+    from kvd.testing.world import World
+
+DEADLINES_MS = (300, 3000, 9000)
 
 
 class Clear:
-    def __init__(self, client: "Client", keyspace: int) -> None:
-        self.world, self.digest = client.world, client.digests[keyspace]
-        world, session, handle = self.world, client.session, client.handles[keyspace]
-        self._fills = [f for f in world.memory.fills if f.sealed and f.keyspace == self.digest]
+    """What a question that is about to be asked must make forgotten, by its answer."""
+
+    def __init__(self, world: "World", digests: Collection[bytes]) -> None:
+        self.world, self._digests = world, digests
+        self._fills = [f for f in world.memory.fills if f.sealed and f.keyspace in digests]
         self._chunks = self._count()
-        world.clears[self.digest] += 1
+        self.deadline_ns = world.now_ns + world.rng.choice(DEADLINES_MS) * NS_PER_MS
+        for digest in digests:
+            world.clears[digest] += 1
         for fill in self._fills:
             world.ledger.excuse(RowKey(fill.keyspace, fill.lane, fill.chain))
-        deadline_ns = world.now_ns + world.rng.choice((300, 3000, 9000)) * NS_PER_MS
-        client.ask(
-            lambda request: ClearWanted(request, session, handle, deadline_ns),
-            lambda outcome: None,
-            note=self._note,
-        )
 
     def _count(self) -> int:
         trees = self.world.state.index.trees_by_key
-        return sum(len(tree.rows) for (digest, _), tree in trees.items() if digest == self.digest)
+        return sum(len(tree.rows) for (digest, _), tree in trees.items() if digest in self._digests)
 
-    def _note(self, outcome: Outcome) -> None:
+    def note(self, outcome: Outcome) -> None:
         """Record at the very step that all that was sealed before the question is gone."""
         if isinstance(outcome, KvdError):
             known = (ErrorKind.LATE, ErrorKind.UNAVAILABLE, ErrorKind.OVERLOADED, ErrorKind.LOST)
@@ -55,3 +57,13 @@ class Clear:
         row = self.world.media.catalog.rows.get(RowKey(fill.keyspace, fill.lane, fill.chain))
         gone = row is None or row.generation != fill.generation
         require(gone, f"chunk {fill.chain[:4].hex()} is cleared, and in the catalog")
+
+
+def clear(client: "Client", keyspace: int) -> None:
+    """Have a client clear one of its keyspaces."""
+    clear, handle = Clear(client.world, {client.digests[keyspace]}), client.handles[keyspace]
+    client.ask(
+        lambda request: ClearWanted(request, client.session, handle, clear.deadline_ns),
+        lambda outcome: None,
+        note=clear.note,
+    )

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from kvd.clock import NS_PER_MS
 from kvd.core.events import Delivery, Ticked
-from kvd.testing.clearing import Clear
+from kvd.testing.clearing import clear
 from kvd.testing.client import Client
 from kvd.testing.putting import Put
 from kvd.testing.reading import Fetch
@@ -75,7 +75,7 @@ def _prefetch(client: Client) -> None:
 
 
 def _clear(client: Client) -> None:
-    Clear(client, client.world.rng.choice(sorted(client.handles)))
+    clear(client, client.world.rng.choice(sorted(client.handles)))
 
 
 def _register_more(client: Client) -> None:

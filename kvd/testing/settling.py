@@ -72,6 +72,7 @@ def _require_quiet(world: "World") -> None:
     left = [session for session in state.sessions if session > 0]
     require(not left, f"I11: sessions are left: {left}")
     require(not world.wishes.open and not world.deliveries, "I10: wishes are left")
+    world.operator.require_answered()
     kept = state.pins and state.draining  # An operator's: a daemon that drains takes no unpin.
     require(kept or not state.index.pins.any(), "I4: pins are left")
 

@@ -57,7 +57,7 @@ TIERED = (
     "a hung read", "a hung read released", "a read that never began",
     "a prefetch from disk", "a clear", "a clear with readers", "a clear too late",
     "a clear without a tier", "a prefix pinned", "an eviction by an operator",
-    "a copy taken over",
+    "a clear by an operator", "a copy taken over",
     "a chunk left in dram for its quota", "a chunk off the disk for its quota",
     "a quota below what is on disk",
 )  # fmt: skip
