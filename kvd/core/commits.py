@@ -12,13 +12,16 @@ from kvd.core.drops import uncatalog
 from kvd.core.index import NO_ROW, Saving
 from kvd.core.save import displace, displace_strip, enqueue
 from kvd.core.segments import find_ssd
-from kvd.core.ssd import CommitBatch, Journal, Segment, Ssd
+from kvd.core.ssd import ROWS_MOST, CommitBatch, Journal, Segment, Ssd
 from kvd.core.state import State
 from kvd.core.transitions import SegmentLife
 from kvd.errors import Fault, FaultKind
 from kvd.types import CLASS_COUNT, SegmentState
 
 GENERATIONS = 1 << 20  # Told at once, so that a put seldom waits for it.
+# A commit needs room for a copy of every page that it changes, besides what is there. One that
+# finds none is tried again with half as many rows, before the catalog counts as full.
+ROWS_LEAST = 16
 _ALL = (1 << CLASS_COUNT) - 1
 _STATES = {SegmentLife.OPEN: SegmentState.OPEN, SegmentLife.FREE: SegmentState.FREE}
 
@@ -34,15 +37,36 @@ def commit_due(state: State) -> list[Commit]:
     freed = [segment_id for segment_id in freed if _is_cleared(ssd, segment_id)]
     journal = ssd.journal
     rows, later = _committable(state)
-    rows += [
+    changed = [
         row for row, generation in journal.changed.items()
         if row not in journal.written and _is_told(state, row, generation)
     ]  # fmt: skip
+    rows, untold = _few_enough(state, rows, changed)
+    later += [row for row in untold if row in journal.written]
+    unchanged = [row for row in untold if row not in journal.written]
     told = rows or freed or journal.dropped or journal.removed or journal.released
     if not (told or _needs_generations(state) or ssd.catalog_fault is not None):
         return []
-    ssd.journal = Journal(written={row: journal.written.pop(row) for row in later})
+    ssd.journal = Journal(
+        written={row: journal.written.pop(row) for row in later},
+        changed={row: journal.changed.pop(row) for row in unchanged},
+    )
     return [_send(state, journal, np.array(rows, np.int64), freed)]
+
+
+def _few_enough(
+    state: State, written: list[int], changed: list[int]
+) -> tuple[list[int], list[int]]:
+    """Return the rows that one commit may have, and those for the next.
+
+    What lost a class comes first, as that gives room: what was built on others before them. Of
+    written rows, which are in order, parents come first. So neither leaves a hole.
+    """
+    most, depth = find_ssd(state).commit_rows_max, state.index.depth
+    if len(written) + len(changed) <= most:
+        return written + changed, []
+    rows = [*sorted(changed, key=lambda row: -int(depth[row])), *written]
+    return rows[:most], rows[most:]
 
 
 def on_tick(state: State) -> None:
@@ -190,7 +214,9 @@ def on_committed(state: State, event: Committed) -> None:
     if event.fault is not None:
         state.counts.ssd_commit_faults[event.fault.kind] += 1
         _take_back(state, batch)
-        if event.fault.kind == FaultKind.NO_SPACE:
+        if event.fault.kind == FaultKind.NO_SPACE and len(batch.rows) > ROWS_LEAST:
+            ssd.commit_rows_max = len(batch.rows) // 2
+        elif event.fault.kind == FaultKind.NO_SPACE:
             ssd.map_full = event.fault
             ssd.map_retry_ns = state.now_ns + state.config.limits.probe_ns
             for row in list(ssd.journal.written):
@@ -203,6 +229,7 @@ def on_committed(state: State, event: Committed) -> None:
     if ssd.catalog_fault is not None or ssd.map_full is not None:
         ssd.catalog_fault, ssd.map_full, ssd.refill = None, None, True
     state.counts.ssd_commits[()] += 1
+    ssd.commit_rows_max = min(ssd.commit_rows_max + ssd.commit_rows_max // 8 + 1, ROWS_MOST)
     ssd.generation_limit = batch.generation_limit
     for tree_id in batch.journal.trees:
         ssd.keyspaces_known.add(state.index.trees[tree_id].digest)

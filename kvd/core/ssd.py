@@ -15,6 +15,7 @@ from kvd.types import CLASS_COUNT, PlaneClass
 
 # Left for strips that are written again while a segment is cleared, which frees the next one.
 SPARE_SEGMENTS = 1
+ROWS_MOST = 1 << 30
 SEGMENTS_LEAST = CLASS_COUNT + SPARE_SEGMENTS
 _NO_ROWS = np.zeros(0, np.int64)
 
@@ -187,6 +188,7 @@ class Ssd:
     reads_failed: bool = False  # Since those who wait for reads were last told.
     journal: Journal = field(default_factory=Journal)
     commit: CommitBatch | None = None
+    commit_rows_max: int = ROWS_MOST  # Of the next commit: fewer where the catalog is nearly full.
     catalog_fault: Fault | None = None
     generation_limit: int = 0  # The catalog, durably, counts all below it as given out.
     map_full: Fault | None = None  # The catalog has no room, until drops have made some.

@@ -8,6 +8,7 @@ import pytest
 from kvd.clock import NS_PER_S
 from kvd.core import disk_effects as asked
 from kvd.core import disk_events as told
+from kvd.core.commits import ROWS_LEAST
 from kvd.core.effects import Answer, Cleared, FetchDone, Found, Sealed, Shortfall, TellReady
 from kvd.core.events import ClearWanted, PrefetchWanted, ReserveWanted, SealWanted
 from kvd.core.save import is_saved
@@ -356,6 +357,27 @@ def test_what_cannot_be_read_from_a_directory_that_is_away_is_there_when_it_is_b
     assert scene.state.ssd.fault is None
     assert scene.counts(session, chain) == (2, 2, 2)
     assert scene.fetch(session, chain).counts == (2, 2, 2)
+
+
+def test_a_catalog_with_little_room_is_told_a_few_rows_at_a_time() -> None:
+    """A commit needs pages for all that it changes: a large one finds none where small ones do."""
+    scene, room = DiskScene(slabs=12, segments=24), 2 * ROWS_LEAST
+    session, refused = scene.join(), 0
+    for text in range(40):
+        scene.put(session, chain_of(2, text))
+    for _ in range(400):
+        scene.settle(asked.Commit)
+        scene.wait()
+        while scene.has(asked.Commit):
+            commit = scene.take(asked.Commit)
+            full = fault_of(FaultKind.NO_SPACE) if len(commit.rows.parents) > room else None
+            refused += full is not None
+            scene.answer(commit, full)
+            assert scene.state.ssd.fault is None
+        if is_saved(scene.state):
+            break
+    index = scene.state.index
+    assert refused and is_saved(scene.state) and index.segment[index.present].all()
 
 
 def test_a_disk_that_others_filled_refuses_durable_puts_at_once_until_there_is_room() -> None:
