@@ -1,12 +1,16 @@
 """Rows of the table: what people and service managers say: files, variables, words of a call."""
 
 import contextlib
+import io
 import os
+import sys
 import tempfile
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
+from unittest.mock import patch
 
+from kvd.cli import admin
 from kvd.cli.chains import _hex, _read_chain, _read_tokens
 from kvd.cli.service import take_service
 from kvd.config import TcpSettings, TenantSettings, build, complete, serve_config
@@ -212,7 +216,48 @@ def _take_manager(data: bytes) -> bool:
     return True
 
 
+# What a person types behind `kvd-admin`, each word on a line; no daemon is there to be asked.
+CODES = (0, 1, 2, 3)
+
+
+def _take_command(data: bytes) -> bool:
+    words = os.fsdecode(data.replace(b"\0", b"")).split("\n")
+    nobody = f"--directory={_scratch().name}/none"
+    out, err = (io.TextIOWrapper(io.BytesIO()) for _ in range(2))
+    with (
+        contextlib.redirect_stdout(out), contextlib.redirect_stderr(err),
+        patch.object(sys, "stdin", io.StringIO("1 2 3")),
+    ):  # fmt: skip
+        code = admin.main([*words, *([nobody] if words[0] != "size" else [])])
+    assert code in CODES, code
+    err.seek(0)
+    assert "Traceback" not in err.read()
+    return code == 0 or code == admin.EXIT_NOBODY
+
+
+COMMANDS = (
+    "status",
+    "stats\n--json",
+    "top\n--count\n1\n--interval\n0.5",
+    "report\n--seconds\n1",
+    "explain\n--keyspace\nabcd1234\n--tokens\n-\n--extras\nff",
+    "unpin\n7",
+    "pin\n--keyspace\nabcd\n--chain\n" + "ab" * 32,
+    "evict\n--tenant\nred\n--bytes\n64MiB",
+    "clear\n--tenant\nred\n--yes",
+    "drain",
+    "lookup\n--keyspace\nabcd\n--tokens\n-",
+    "size\nllama-3.1-8b\n--dram\n64GiB\n--ssd\n1TiB\n--tokens\n8192",
+    "size\n--layers\n32\n--kv-heads\n8\n--width\n128\n--dtype\nbf16\n--json",
+)
+
+
 PARSERS = (
+    Parser(
+        "command_line", _take_command, lambda: [line.encode() for line in COMMANDS],
+        ("units.py:parse_size",), (SystemExit,),
+        tries=60,
+    ),
     Parser(
         "config_file", _take_file, _configurations,
         ("settings_sources.py:_read_file", "settings_sources.py:settle",
