@@ -15,7 +15,7 @@ from kvd.core.effects import (
     TellReady,
 )
 from kvd.core.events import CancelWanted, DeliveryEnded, DeliveryMoved
-from kvd.core.leases import RELEASED, end, lose, renew, revoke
+from kvd.core.leases import RELEASED, condemn_read, end, lose, renew, revoke
 from kvd.core.state import Pending, Session, State
 from kvd.core.transitions import LeaseState
 from kvd.errors import ErrorKind, FaultKind, KvdError
@@ -128,6 +128,9 @@ def on_delivery_ended(state: State, event: DeliveryEnded) -> list[Effect]:
         if event.fault.kind == FaultKind.CHECKSUM:
             kind = ErrorKind.CORRUPT
         outcome = KvdError(kind, event.fault.message)
+    if event.broken is not None:
+        lane, chunk = event.broken
+        condemn_read(state, lease, [lane << 24 | chunk])
     effects = answer_pending(state, event.request, outcome)
     if lease.state == LeaseState.LOST and lease.free_at_ns <= state.now_ns and not lease.deliveries:
         effects += end(state, lease, RELEASED) if lease.released else revoke(state, lease)

@@ -237,11 +237,15 @@ class DeliveryMoved:
 
 @dataclass(frozen=True, slots=True)
 class DeliveryEnded:
-    """All pieces were handed to the socket (`fault` is None), or no more will be."""
+    """All pieces were handed to the socket (`fault` is None), or no more will be.
+
+    `broken`: lane and chunk of a strip that has no table, which no reader can report.
+    """
 
     request: int
     delivered_bytes: int
     fault: Fault | None
+    broken: tuple[int, int] | None = None
 
 
 @dataclass(frozen=True, slots=True)

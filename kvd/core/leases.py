@@ -167,7 +167,7 @@ def on_release(state: State, event: ReleaseWanted) -> list[Effect]:
     nobody's count.
     """
     lease = find_lease(state, event.session, event.lease)
-    _condemn(state, lease, event.corrupt)
+    condemn_read(state, lease, event.corrupt.tolist())
     answer = Answer(event.request, event.session, Released())
     if lease.deliveries:
         # The daemon's own reading ends first; DeliveryEnded then ends the lease.
@@ -180,11 +180,11 @@ def on_release(state: State, event: ReleaseWanted) -> list[Effect]:
     return [*end(state, lease, RELEASED), answer]
 
 
-def _condemn(state: State, lease: Lease, corrupt: np.ndarray) -> None:
+def condemn_read(state: State, lease: Lease, corrupt: list[int]) -> None:
     """Mark chunks by (lane << 24 | chunk), counted along the lease's own chains."""
     chains: dict[int, list[int]] = {}
     anchors = [row for row, plane_class in lease.pins if plane_class == 0]
-    for word in corrupt.tolist():
+    for word in corrupt:
         lane, chunk = word >> 24, word & 0xFFFFFF
         if lane >= len(anchors):
             continue

@@ -102,7 +102,7 @@ class Delivery:
                 if self._next is None:
                     self._class += 1
         except BrokenStrip as broken:
-            self._end(Fault(FaultKind.CHECKSUM, str(broken)))
+            self._end(Fault(FaultKind.CHECKSUM, str(broken)), broken.place)
 
     def _wait(self, delay_ns: int) -> None:
         if self._timer is not None:
@@ -119,11 +119,11 @@ class Delivery:
             self._told_ns, self._told_bytes = now_ns, self._delivered_bytes
             self._post(DeliveryMoved(self._request))
 
-    def _end(self, fault: Fault | None) -> None:
+    def _end(self, fault: Fault | None, broken: tuple[int, int] | None = None) -> None:
         if self._ended:
             return
         self._ended = True
         self._sink, self._next = None, None
         if self._timer is not None:
             self._timer.cancel()
-        self._post(DeliveryEnded(self._request, self._delivered_bytes, fault))
+        self._post(DeliveryEnded(self._request, self._delivered_bytes, fault, broken))

@@ -22,7 +22,11 @@ Piece = tuple[Place, memoryview]
 
 
 class BrokenStrip(Exception):
-    """A promised strip has no table that can be one."""
+    """A promised strip, of a lane and a chunk, has no table that can be one."""
+
+    def __init__(self, what: str, lane: int, chunk: int) -> None:
+        super().__init__(what)
+        self.place = lane, chunk
 
 
 class _LaneStrips:
@@ -76,7 +80,9 @@ class _LaneStrips:
         if table is None:
             raise BrokenStrip(
                 f"the {PlaneClass(self.plane_class).name.lower()} strip of chunk {chunk} "
-                f"has no table of {self._cells} cells"
+                f"has no table of {self._cells} cells",
+                self.lane,
+                chunk,
             )
         last = table[self._last_cells]
         self._edges[chunk, :, 0] = table["offset"][self._first_cells]

@@ -6,6 +6,7 @@ from kvd.core.effects import (
     Deliver,
     FetchDone,
     LeaseLost,
+    NotAdmitted,
     Promise,
     Released,
     Renewed,
@@ -23,7 +24,7 @@ from kvd.core.events import (
 )
 from kvd.core.evict import evict
 from kvd.core.transitions import LeaseState, StripState
-from kvd.errors import ErrorKind
+from kvd.errors import ErrorKind, Fault, FaultKind
 from kvd.limits import PAGE_BYTES, Limits
 from kvd.testing.scene import Scene, chain_of, kind_of
 from kvd.types import Lane, Part
@@ -173,6 +174,19 @@ def test_a_session_that_ends_during_delivery_owns_its_lease_until_it_stopped() -
     scene.tell(DeliveryEnded(request, 0, None))
     scene.wait()
     assert not scene.state.sessions and not scene.state.leases
+
+
+def test_a_strip_that_a_delivery_found_broken_is_not_offered_and_heals() -> None:
+    """Its reader got nothing that he could report: without that, nobody would ever mend it."""
+    scene, session, chain = stored(count=5)
+    scene.fetch(session, chain, Delivery.BYTES)
+    request = next(e.request for e in scene.effects if isinstance(e, Deliver))
+    fault = Fault(FaultKind.CHECKSUM, "no table")
+    [answer] = scene.tell(DeliveryEnded(request, 7, fault, (0, 3)))
+    assert kind_of(answer.outcome) == ErrorKind.CORRUPT
+    assert scene.counts(session, chain) == (3, 3, 3)
+    assert scene.put(session, chain) == NotAdmitted.NONE
+    assert scene.counts(session, chain) == (5, 5, 5)
 
 
 def test_what_was_reported_corrupt_is_not_offered_until_replaced() -> None:

@@ -242,7 +242,17 @@ def test_a_broken_strip_ends_it_as_a_checksum_fault(slabs):
     hand, events, _ = begin(slabs, slabs.deliver([4], [1]))
     [ended] = events
     assert ended.fault.kind == FaultKind.CHECKSUM and ended.delivered_bytes == 0
-    assert hand.sent == []
+    assert hand.sent == [] and ended.broken == (0, 0)
+
+
+def test_a_broken_strip_behind_others_is_named(slabs):
+    at = int(slabs.columns[0].offsets[0][2])
+    slabs.data[at : at + 4] = 255
+    hand, events, delivery = begin(slabs, slabs.deliver([4], [1]))
+    hand.room = 100
+    delivery.pump()
+    [ended] = events
+    assert ended.broken == (0, 2) and ended.delivered_bytes == sum(size for _, size in hand.sent)
 
 
 # ---- what is still being read from disk ----
