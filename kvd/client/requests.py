@@ -131,6 +131,10 @@ class Requests:
         self.stream.send(FrameKind.CANCEL, number, b"")
         request.answered(KvdError(ErrorKind.LATE, "the daemon did not answer by the deadline"))
 
+    @property
+    def is_idle(self) -> bool:
+        return not self._open
+
     def deliver_to(self, number: int, sink: Sink, window_bytes: int) -> None:
         """Let pieces of a fetch come, `window_bytes` of them before `credit` says more."""
         self.stream.intake.sinks[number] = sink

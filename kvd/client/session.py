@@ -14,6 +14,7 @@ from pathlib import Path
 from kvd.client.channel import SlabChannel
 from kvd.client.doors import SESSION_SOCKET, SLABS_SOCKET
 from kvd.client.mapping import Mapping
+from kvd.client.mending import LOOK_SECONDS, mend
 from kvd.client.messages import error_of, garbage, keyspace_message
 from kvd.client.requests import Requests
 from kvd.client.slabs import SlabTable
@@ -42,7 +43,7 @@ class Session:
         self._socket: socket.socket | None = None
         self._welcomed: asyncio.Future[pb.Welcome] = self._loop.create_future()
         self._control: Mapping | None = None
-        self._puts = 0  # Which may still write, and end before the slabs are given back.
+        self.puts = 0  # Which may still write, and end before the slabs are given back.
 
     async def connect(self, name: str) -> None:
         """Shake hands and bind the stream; raise KvdError or OSError, having closed everything."""
@@ -140,7 +141,7 @@ class Session:
             thread.post(self._count_put, -1)
 
     def _count_put(self, change: int) -> None:
-        self._puts += change
+        self.puts += change
         self._detach_if_due()
 
     def _detach_if_due(self) -> None:
@@ -148,7 +149,7 @@ class Session:
 
         A daemon that is started again has it at once then, and finds in it what was there.
         """
-        if self.draining and not self._puts:
+        if self.draining and not self.puts:
             self.slabs.detach_all()
 
     def _on_notice(self, notice: pb.Notice) -> None:
@@ -167,7 +168,10 @@ class Session:
         elif kind == "slab_given":
             given = message.slab_given
             fd = descriptors[0] if descriptors else None
+            lacked = self.slabs.lacks_descriptors
             self.slabs.give(given.slab, fd, given.size, writable=given.writable)
+            if self.slabs.lacks_descriptors and not lacked:
+                self._loop.call_later(LOOK_SECONDS, mend, self)
         elif kind == "slab_recalled":
             self.slabs.recall(message.slab_recalled.slab)
         elif kind == "slab_gone":

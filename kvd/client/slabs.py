@@ -87,6 +87,7 @@ class SlabTable:
     def __init__(self, detached: Answer) -> None:
         self._slabs: dict[int, Slab] = {}
         self._failed: dict[int, str] = {}
+        self.lacks_descriptors = False  # Was so, and what was missed will not be given again.
         self._waiting: dict[int, list[asyncio.Future[None]]] = {}
         self._detached = detached
 
@@ -106,6 +107,7 @@ class SlabTable:
                 raise OSError(errno.EMFILE, "its descriptor did not arrive")
             self._slabs[number] = Slab(Mapping(fd, size, writable), writable)
         except OSError as error:
+            self.lacks_descriptors |= error.errno in (errno.EMFILE, errno.ENFILE)
             self._failed[number] = f"slab {number} could not be mapped: {_explained(error)}"
         for future in self._waiting.pop(number, ()):
             if not future.done():
