@@ -64,14 +64,21 @@ def allocates(data: bytes) -> bool:
 
 
 def hangs(data: bytes) -> bool:
-    while data[4:5] == b"\xff":
+    """As one that counts up to a number which it has read."""
+    while len(data) >= HEAD.size and any(data[5:8]):
         pass
     return sound(data)
 
 
 def planted(parse) -> Parser:
     return Parser(
-        parse.__name__, parse, lambda: [SOUND], (), (Refused,), lengths=(Length(4, "<I"),)
+        parse.__name__,
+        parse,
+        lambda: [SOUND],
+        (),
+        (Refused,),
+        lengths=(Length(4, "<I"),),
+        tries=400,
     )
 
 
