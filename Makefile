@@ -34,7 +34,7 @@ DEEP_SEEDS ?= 300
 
 test-deep: setup .venv/deep
 	$(RUN) -m tests.fuzz.deep --seconds $(DEEP_SECONDS)
-	$(RUN) -m tests sim --seeds $(DEEP_SEEDS)
+	$(RUN) -m pytest -q tests/simulation/test_world.py --seeds $(DEEP_SEEDS)
 
 .venv/deep: .venv/installed
 	$(RUN) -m pip install --quiet --constraint constraints.txt --editable '.[deep]'

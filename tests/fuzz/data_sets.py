@@ -15,9 +15,10 @@ import pytest
 
 from kvd.checking.check import Report, Wish, check
 from kvd.checking.findings import Level
+from kvd.checking.reading import BUFFER_BYTES, THREADS
 from kvd.cli.check_report import as_lines, as_object
 from kvd.errors import KvdError
-from kvd.limits import PAGE_BYTES
+from kvd.limits import MIB, PAGE_BYTES
 from tests.fuzz import parser
 from tests.fuzz.parser import Parser
 from tests.unit.check_scene import look_here, make_set
@@ -100,5 +101,6 @@ PARSERS = (
          "checking/repair.py:repair"),
         (KvdError,),
         tries=8,
+        room_bytes=THREADS * BUFFER_BYTES + MIB,  # How many of them read at once is chance.
     ),
 )  # fmt: skip
