@@ -75,6 +75,10 @@ class Reader(Actor):
             self.pause.wait(float(self.rng.random()) * 0.01)  # Slower than some leases live.
             targets = [[np.zeros_like(tensor) for tensor in row] for row in tensors]
             good = fetch.decode((0, LAYERS), EXACT, targets)
+            if good < fetch.counts[2] and fetch.error is None:
+                self.failure = (
+                    f"{good} of {fetch.counts} promised by {delivery.name}, and no reason"
+                )
         self.good_chunks += good
         end = good * CHUNK_TOKENS
         for ours, theirs in zip(targets, tensors, strict=True):
