@@ -114,7 +114,7 @@ class AsyncSpace:
         deadline_s: float | None = None,
     ) -> Found:
         question = questions.lookup(self._scope, chain, lanes, deadline_s, lease=lease)
-        return questions.found_of(self._scope, await self._ask(question))
+        return questions.found_of(self._scope, await self._ask(question, self._let_go))
 
     async def prefetch(
         self,
@@ -144,19 +144,37 @@ class AsyncSpace:
         wish = self._space.wish(chain, class_count, delivery, how)
         fetch = fetch_of(self._scope, await self._open(wish))
         if how.get("pinned") and fetch.hold is not None:
-            await asyncio.to_thread(fetch.hold.pin)
+            try:
+                await asyncio.to_thread(fetch.hold.pin)
+            except asyncio.CancelledError:
+                fetch.release()
+                raise
         return AsyncFetch(fetch)
 
-    async def _ask(self, question: Question[T]) -> T | KvdError:
+    def _let_go(self, answer: Found | KvdError) -> None:
+        if isinstance(answer, Found):
+            self._space.release(answer.lease)
+
+    async def _ask(
+        self, question: Question[T], unwanted: Callable[[T | KvdError], None] | None = None
+    ) -> T | KvdError:
+        """Ask and wait; an answer to somebody who was cancelled meanwhile goes to `unwanted`."""
         loop = asyncio.get_running_loop()
         future: asyncio.Future[T | KvdError] = loop.create_future()
 
         def settle(answer: T | KvdError) -> None:
             if not future.done():
                 future.set_result(answer)
+            elif unwanted is not None:
+                unwanted(answer)
 
         self._scope.link.thread().post(question.ask, functools.partial(_hand_over, loop, settle))
-        return await future
+        try:
+            return await future
+        except asyncio.CancelledError:
+            if unwanted is not None and future.done() and not future.cancelled():
+                unwanted(future.result())  # It came just before.
+            raise
 
     async def _open(self, wish: Wish) -> Outcome:
         thread, loop = self._scope.link.thread(), asyncio.get_running_loop()
@@ -170,9 +188,9 @@ class AsyncSpace:
         thread.post(opening.begin)
         try:
             return await future
-        finally:
-            if not future.done() or future.cancelled():
-                thread.post(opening.orphan)
+        except asyncio.CancelledError:
+            thread.post(opening.orphan)  # Whether or not its outcome came just before.
+            raise
 
 
 class AsyncClient:

@@ -24,6 +24,8 @@ _CLOCK = MonotonicClock()
 SILENCE_SECONDS = 2.0  # A daemon that misses a deadline and said nothing for so long has hung.
 _UNSENT_BYTES_MAX = 64 * MIB
 _OPEN_MAX = Limits().requests_per_session_max
+# Bounded by what was granted; refused, that would stay held until its time is over, or be lost.
+_GIVING_BACK = (FrameKind.RELEASE, FrameKind.ABORT, FrameKind.RENEW)
 _REPLIES: dict[FrameKind, type[Message]] = {
     FrameKind.BIND: pb.Bound,
     FrameKind.REGISTER_KEYSPACE: pb.RegisterKeyspaceReply,
@@ -72,7 +74,8 @@ class Requests:
 
         `answered` is called once: on the I/O thread, or at once when it cannot be sent.
         """
-        if len(self._open) >= _OPEN_MAX or self._unsent_bytes() > _UNSENT_BYTES_MAX:
+        many = len(self._open) >= _OPEN_MAX or self._unsent_bytes() > _UNSENT_BYTES_MAX
+        if many and kind not in _GIVING_BACK:
             words = "too many requests are unanswered, or too much is unsent"
             answered(KvdError(ErrorKind.OVERLOADED, words))
             return 0

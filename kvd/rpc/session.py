@@ -12,7 +12,7 @@ from typing import Protocol
 import numpy as np
 
 from kvd.core.effects import DropSlab, LeaseLost, Outcome, Promise, RecallSlab, TellReady
-from kvd.core.events import CancelWanted, Event, ReleaseWanted
+from kvd.core.events import AbortWanted, CancelWanted, Event, ReleaseWanted, RenewWanted
 from kvd.daemon.inbox import Inbox, Notice, PieceSink
 from kvd.errors import ErrorKind, KvdError
 from kvd.rpc.rate import RequestRate
@@ -23,6 +23,9 @@ from kvd.rpc.whole import told_in_parts
 from kvd.rpc.wishes import Asker
 from kvd.v1 import kvd_pb2 as pb
 from kvd.wire import FrameKind
+
+# Answered in the step that takes them, so they add to no bound; what they give back is waited for.
+_AT_ONCE = (ReleaseWanted, AbortWanted, RenewWanted)
 
 NONCE_BYTES = 16
 SECRET_BYTES = 24
@@ -111,14 +114,15 @@ class Session:
         limits = self._inbox.limits
         request, now_ns = self._inbox.next_request(), self._inbox.now_ns()
         with self._inbox.observer.refusing(self.tenant):
-            if len(self._waiters) >= limits.requests_per_session_max:
+            wish = make_wish(Asker(request, self.id, now_ns, limits))
+            many = len(self._waiters) >= limits.requests_per_session_max
+            if many and not isinstance(wish, _AT_ONCE):
                 raise KvdError(
                     ErrorKind.OVERLOADED,
                     f"{len(self._waiters)} requests of this session are unanswered, the limit "
                     "requests_per_session_max",
                     retry_after_ms=100,
                 )
-            wish = make_wish(Asker(request, self.id, now_ns, limits))
             self.check(wish)
             if self.rate is not None:
                 self.rate.admit(wish, now_ns)

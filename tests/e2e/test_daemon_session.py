@@ -347,11 +347,23 @@ def test_unanswered_requests_are_bounded(client):
     # Byte delivery without credit is answered only at its deadline.
     waiting = fetch_request(first, delivery=pb.DELIVERY_BYTES)
     limit = Limits().requests_per_session_max
-    for _ in range(limit):
-        client.answer(client.start(FrameKind.FETCH, waiting), FrameKind.FETCH)
+    lease = lookup(client, first, lease=True)[1]
+    sizes = np.full(3, 4096, "<u4").tobytes()
+    request = pb.ReserveRequest(
+        keyspace=first.keyspace, lane=pb.Lane(), chain=chain_of(1, seed=77), sizes=sizes
+    )
+    reserved = reserve_all(client, request)
+    promises = [
+        client.answer(client.start(FrameKind.FETCH, waiting), FrameKind.FETCH) for _ in range(limit)
+    ]
     with pytest.raises(Refused) as refused:
         client.call(FrameKind.FETCH, waiting)
     assert refused.value.kind == pb.OVERLOADED and str(limit) in refused.value.message
+    # What gives back, or keeps, is answered at once and adds nothing: it may come all the same.
+    client.call(FrameKind.RENEW, pb.RenewRequest(lease=lease))
+    for given in (lease, promises[0].lease):
+        client.call(FrameKind.RELEASE, pb.ReleaseRequest(lease=given))
+    client.call(FrameKind.ABORT, pb.AbortRequest(reservation=reserved.reservation))
     client.stream.send(FrameKind.CANCEL, 3 + 1, b"")
 
 

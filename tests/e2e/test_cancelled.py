@@ -1,0 +1,67 @@
+"""Coroutines that are cancelled at any moment: nothing that they were granted stays held."""
+
+import asyncio
+import contextlib
+import random
+from dataclasses import replace
+
+import numpy as np
+
+from kvd.client import AsyncClient, BlockShape, Client, Delivery, Dtype, Keyspace
+from kvd.clock import NS_PER_S
+from kvd.limits import MIB, Limits
+from tests.e2e.process import DEADLINE_S, in_process
+from tests.e2e.ssd_node import until
+from tests.e2e.test_engine_states import held_by
+
+LAYERS, HEADS, WIDTH, CHUNK, CHUNKS = 2, 2, 32, 16, 5
+KEYSPACE = Keyspace(
+    "cancelled", "r", BlockShape.of_attention(LAYERS, HEADS, WIDTH, Dtype.BF16), chunk_tokens=CHUNK
+)
+# A lease outlives the test, unless somebody gives it back.
+LIMITS = replace(Limits(), slab_bytes=4 * MIB, lease_ttl_ns=600 * NS_PER_S)
+TURNS = 300
+
+
+async def cancel_at_any_moment(directory, chain) -> int:
+    """Ask, and give up after none or some turns of the loop; return how many had an answer."""
+    chance, answered = random.Random(52), 0
+    async with AsyncClient(directory, "hasty", DEADLINE_S) as client:
+        assert await client.wait_connected(DEADLINE_S)
+        space = client.keyspace(KEYSPACE)
+
+        async def act(how: int) -> None:
+            if how == 0:
+                await space.release((await space.lookup(chain, lease=True)).lease)
+                return
+            kind = chance.choice(list(Delivery))
+            async with await space.fetch(chain, delivery=kind, pinned=how == 1) as fetch:
+                async for _ in fetch.arrivals():
+                    pass
+
+        for _ in range(TURNS):
+            task = asyncio.ensure_future(act(chance.randrange(3)))
+            turns = chance.choice((0, 1, 2, 3, 5, 8, 50, 1000))
+            while turns and not task.done():
+                await asyncio.sleep(0)
+                turns -= 1
+            task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await task
+                answered += 1
+        await asyncio.to_thread(
+            until, lambda: all(held == (0, 0) for held in held_by(directory.parent)), "all is back"
+        )
+    return answered
+
+
+def test_nothing_stays_held(short_directory):
+    with in_process(short_directory, LIMITS, 16 * MIB) as tenant:
+        with Client(tenant, "writer", DEADLINE_S) as client:
+            assert client.wait_connected(DEADLINE_S)
+            space = client.keyspace(KEYSPACE)
+            chain = space.chain(np.arange(CHUNKS * CHUNK))
+            ones = np.ones((HEADS, CHUNKS * CHUNK, WIDTH), np.uint16)
+            assert space.put(chain, [[ones, ones]] * LAYERS).stored == CHUNKS
+        answered = asyncio.run(cancel_at_any_moment(tenant, chain))
+        assert 0 < answered < TURNS, "some were in time, some not"
