@@ -55,7 +55,8 @@ def _joined(*packets: tuple[int, bytes]) -> bytes:
 def _no_descriptor_left() -> Iterator[None]:
     before = len(os.listdir(_DESCRIPTORS))
     yield
-    assert len(os.listdir(_DESCRIPTORS)) == before, "descriptors were left open, or closed twice"
+    # Fewer may be: garbage of other tests is closed at any time.
+    assert len(os.listdir(_DESCRIPTORS)) <= before, "descriptors were left open"
 
 
 @cache
