@@ -69,6 +69,7 @@ class Opening:
         self._session: Session | None = None
         self._building: Building | None = None
         self._number = 0
+        self._taken = 0  # The lease of a lookup, which nobody else can give back any more.
         self._promised: Promised | None = None
         self._outcome: Outcome | None = None
         self._orphaned = False
@@ -115,6 +116,7 @@ class Opening:
     def _send(self, session: Session, known: tuple[int, bytes]) -> None:
         scope, wish = self._scope, self._wish
         handle, digest = known
+        self._taken = scope.held.take(wish.lease, session)
         message = pb.FetchRequest(
             keyspace=handle,
             lanes=[lane_message(scope.lane)],
@@ -124,7 +126,7 @@ class Opening:
             layer_end=wish.layers[1],
             delivery=int(wish.delivery),  # type: ignore[arg-type]
             rate_bits=wish.rate_bits,
-            lease=scope.held.take(wish.lease, session),
+            lease=self._taken,
             deadline_ms=max(1, int(self._left_s() * 1000)),
         )
         self._session = session
@@ -146,8 +148,12 @@ class Opening:
             return
         self._outcome = outcome
         if isinstance(outcome, KvdError):
-            if self._session is not None and self._session.alive:
-                self._session.requests.cancel(self._number)
+            session = self._session
+            if session is not None and session.alive:
+                session.requests.cancel(self._number)
+                if self._taken and self._promised is None:  # Taken over, it is LOST, which is well.
+                    message = pb.ReleaseRequest(lease=self._taken)
+                    session.requests.tell(FrameKind.RELEASE, message)
             if self._building is not None:
                 self._building.abandon()
         elif self._orphaned:

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from kvd.client import AsyncClient, BlockShape, Client, Delivery, Dtype, Keyspace
+from kvd.client import AsyncClient, BlockShape, Client, Delivery, Dtype, Keyspace, Reason
 from kvd.clock import NS_PER_S
 from kvd.limits import MIB, Limits
 from tests.e2e.process import DEADLINE_S, in_process
@@ -65,3 +65,31 @@ def test_nothing_stays_held(short_directory):
             assert space.put(chain, [[ones, ones]] * LAYERS).stored == CHUNKS
         answered = asyncio.run(cancel_at_any_moment(tenant, chain))
         assert 0 < answered < TURNS, "some were in time, some not"
+
+
+def test_a_fetch_that_is_refused_leaves_no_lease_of_its_lookup(short_directory):
+    """Or that is late, or finds nothing: the lease was given to it, and nobody else can let go."""
+    few = replace(LIMITS, requests_per_session_max=16)
+    with in_process(short_directory, few, 16 * MIB) as tenant, Client(tenant, "full") as client:
+        assert client.wait_connected(DEADLINE_S)
+        space = client.keyspace(KEYSPACE)
+        chain = space.chain(np.arange(CHUNKS * CHUNK))
+        ones = np.ones((HEADS, CHUNKS * CHUNK, WIDTH), np.uint16)
+        assert space.put(chain, [[ones, ones]] * LAYERS).stored == CHUNKS
+        held = space.lookup(chain, lease=True)
+        slow = {"delivery": Delivery.BYTES, "rate_bits": 1}
+        fetches = [space.fetch(chain, **slow) for _ in range(few.requests_per_session_max)]
+        refused = space.fetch(chain, lease=held.lease)
+        assert refused.reason == Reason.OVERLOADED
+        until(lambda: held_by(tenant.parent) == [(len(fetches), 0)], "the lookup's lease is back")
+        for fetch in fetches:
+            fetch.release()
+        until(lambda: held_by(tenant.parent) == [(0, 0)], "all is back")
+        held = space.lookup(chain, lease=True)
+        other = space.chain(np.arange(CHUNKS * CHUNK) + 9)
+        assert space.fetch(other, lease=held.lease).reason == Reason.NOT_STORED
+        until(lambda: held_by(tenant.parent) == [(0, 0)], "that of another chain, too")
+        held = space.lookup(chain, lease=True)
+        late = space.fetch(chain, lease=held.lease, deadline_s=1e-6)
+        late.release()
+        until(lambda: held_by(tenant.parent) == [(0, 0)], "and of a fetch that is late")
