@@ -279,6 +279,8 @@ def test_a_lookups_lease_is_taken_over_once(stage, strips):
         assert request.lease == expected
         stage.peer.refuse(number, pb.UNAVAILABLE)
         assert opening.result(DEADLINE_S).reason == Reason.UNAVAILABLE
+        if expected:  # Given to a fetch that came to nothing, it goes back.
+            assert stage.peer.take(FrameKind.RELEASE, pb.ReleaseRequest)[1].lease == expected
 
 
 # ---- bytes ----
