@@ -16,7 +16,7 @@ from kvd.core.ssd import SsdConfig
 from kvd.errors import ErrorKind, FaultKind
 from kvd.limits import DIGEST_BYTES, PAGE_BYTES, SEGMENT_NUMBER_MAX
 from kvd.testing.scene import LANE, chain_of, kind_of
-from kvd.types import CLASS_COUNT
+from kvd.types import CLASS_COUNT, SegmentState
 from tests.unit.disk_scene import LIMITS, DiskScene, demote, fault_of, recovered
 
 
@@ -272,6 +272,32 @@ def test_a_restart_leaves_out_what_does_not_lie_in_its_segment() -> None:
     fresh = DiskScene(event=event)
     session = fresh.join()
     assert fresh.counts(session, chain) == (3, 2, 2)
+    stored(fresh, 2, text=1)
+
+
+def test_a_restart_leaves_out_strips_that_share_a_page() -> None:
+    scene = DiskScene()
+    _, chain = stored(scene, 3)
+    event = recovered(scene)
+    rows = event.rows
+    first, last = (rows.keys.chain.index(chain[at:][:DIGEST_BYTES]) for at in (0, 2 * DIGEST_BYTES))
+    assert rows.segments[first, 1] == rows.segments[last, 1]
+    rows.pages[last, 1] = rows.pages[first, 1]
+    fresh = DiskScene(event=event)
+    assert fresh.counts(fresh.join(), chain) == (3, 0, 0)
+    stored(fresh, 2, text=1)
+
+
+def test_a_restart_leaves_out_what_lies_in_a_free_segment() -> None:
+    scene = DiskScene()
+    _, chain = stored(scene, 2)
+    event = recovered(scene)
+    segments = [
+        replace(each, state=SegmentState.FREE) if each.plane_class == 2 else each
+        for each in event.segments
+    ]
+    fresh = DiskScene(event=replace(event, segments=tuple(segments)))
+    assert fresh.counts(fresh.join(), chain) == (2, 2, 0)
     stored(fresh, 2, text=1)
 
 
