@@ -32,7 +32,9 @@ SAMPLES_MAX = 16  # So many times more are looked at where few of them are the t
 # Rounds of eviction that one wish may cause for each strip it wants, and victims of one round:
 # they bound the time of one step.
 EVICTIONS_PER_STRIP = 2
+ROUNDS_MAX = 2048  # A second, about; whoever wants more comes again, as others wait for the loop.
 VICTIMS_MAX = 16
+_STRIPS_AT_ONCE = 1024  # Placed side by side, so that each round looks at few of many.
 # How much less a copy is worth than what would be lost: reading it again costs far less than
 # computing it. Arbitrary until measured; log2.
 RELOAD_BITS = 4.0
@@ -158,9 +160,9 @@ def place_strips(state: State, session: Session, sizes: np.ndarray) -> Placement
     flat = sizes.astype(np.int64)
     slabs, offsets = np.zeros(len(flat), np.uint32), np.zeros(len(flat), np.uint64)
     reason, effects, at, fit_bytes = NotAdmitted.NONE, [], 0, 0
-    budget = EVICTIONS_PER_STRIP * len(flat)
+    budget = min(ROUNDS_MAX, EVICTIONS_PER_STRIP * len(flat))
     while at < len(flat):
-        ends = np.cumsum(flat[at:])
+        ends = np.cumsum(flat[at : at + _STRIPS_AT_ONCE])
         extent, count, given = take_run(state, session, ends)
         effects += given
         if extent is not None:
@@ -170,7 +172,8 @@ def place_strips(state: State, session: Session, sizes: np.ndarray) -> Placement
             fit_bytes = 0
             continue
         if not budget:
-            reason = _full(state, session)
+            enough = EVICTIONS_PER_STRIP * len(flat) <= ROUNDS_MAX
+            reason = _full(state, session) if enough else NotAdmitted.GROWING
             break
         budget -= 1
         wanted = max(fit_bytes, int(ends[: 2 * CLASS_COUNT].max()))

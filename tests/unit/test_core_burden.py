@@ -4,7 +4,8 @@ import random
 
 import pytest
 
-from kvd.core.effects import NotAdmitted, Renewed, Reserved
+from kvd.core import evict as evicting
+from kvd.core.effects import NotAdmitted, Renewed, Reserved, ReserveState
 from kvd.core.events import (
     AbortWanted,
     ProcessGone,
@@ -18,7 +19,7 @@ from kvd.core.invariants import check
 from kvd.core.step import step
 from kvd.core.transitions import StripState
 from kvd.errors import ErrorKind
-from kvd.limits import PAGE_BYTES, Limits
+from kvd.limits import DIGEST_BYTES, PAGE_BYTES, Limits
 from kvd.testing.scene import Scene, chain_of, kind_of
 
 LEASES = 1000
@@ -153,3 +154,29 @@ def test_what_is_larger_than_all_there_is_is_refused_at_once() -> None:
     assert scene.put(session, chain_of(1, 99), pages=16) == NotAdmitted.CAPACITY
     assert kind_of(scene.reserve(session, chain_of(1, 99), pages=17)) == ErrorKind.INVALID
     assert scene.put(session, chain_of(1, 98)) == NotAdmitted.NONE
+
+
+def test_one_wish_for_very_much_is_served_in_parts_so_that_others_are_between(monkeypatch) -> None:
+    """Whatever is asked for, one step makes room a bounded number of times; it is asked again."""
+    monkeypatch.setattr(evicting, "ROUNDS_MAX", 8)
+    rounds = []
+    make_room = evicting._make_room
+    monkeypatch.setattr(evicting, "_make_room", lambda *told: rounds.append(1) or make_room(*told))
+    scene = Scene(slabs=4, slab_pages=96)
+    session = scene.join()
+    for text in range(160):
+        scene.put(session, chain_of(1, text))
+    chain, done, steps = chain_of(100, 777), 0, 0
+    while done < 100:
+        rounds.clear()
+        rest, before = chain[done * DIGEST_BYTES :], chain[: done * DIGEST_BYTES][-DIGEST_BYTES:]
+        reserved = scene.reserve(session, rest, before)
+        assert len(rounds) <= 8
+        states = reserved.states.tolist()
+        admitted = states.count(ReserveState.RESERVED)
+        whole = admitted == len(states)
+        assert admitted and (reserved.reason == NotAdmitted.NONE) == whole
+        assert whole or reserved.reason == NotAdmitted.GROWING
+        scene.seal(session, reserved.reservation, 0, admitted, last=True)
+        done, steps = done + admitted, steps + 1
+    assert steps > 3 and scene.counts(session, chain)[0] == 100
