@@ -13,7 +13,7 @@ LIMITS = {
     "docs/architecture.md": 450,
     "docs/format.md": 750,
     "docs/glossary.md": 170,
-    "docs/operations.md": 700,
+    "docs/operations.md": 750,
     "docs/protocol.md": 500,
     "docs/restart.md": 150,
     "docs/style.md": 150,
