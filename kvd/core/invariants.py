@@ -61,12 +61,10 @@ def _check_prefixes(state: State, live: np.ndarray) -> None:
     above = index.present[parents[behind]]
     holes = (present[behind] > above).any(axis=1)
     assert not holes.any(), f"I6: their parents have less: {live[behind][holes]}"
-    counts = [
-        np.bincount(parents[behind][present[behind, c]], minlength=len(index.parent))
-        for c in range(CLASS_COUNT)
-    ]
-    wrong = (np.stack(counts, axis=1) != index.children).any(axis=1)
-    assert not wrong.any(), f"children of rows {np.flatnonzero(wrong)}"
+    strips = parents[behind, None] * CLASS_COUNT + np.arange(CLASS_COUNT)
+    counts = np.bincount(strips[present[behind]], minlength=index.children.size)
+    wrong = counts != index.children.reshape(-1)
+    assert not wrong.any(), f"children of rows {np.flatnonzero(wrong) // CLASS_COUNT}"
     generations = index.generation[live]
     assert (generations > 0).all() and (generations <= state.generation).all()
 
