@@ -18,7 +18,7 @@ from kvd.client.outcomes import Arrival, Cleared, Delivery, Found, Reason, Statu
 from kvd.client.scope import Scope, Wish
 from kvd.client.space import FetchHow, Space
 from kvd.codec import PROFILE_DEFAULT, CodecProfile
-from kvd.errors import KvdError
+from kvd.errors import ErrorKind, KvdError
 from kvd.identity import Keyspace
 from kvd.types import CLASS_COUNT, Lane
 
@@ -29,6 +29,27 @@ def _hand_over(loop: asyncio.AbstractEventLoop, take: Callable[[T], None], value
     """Have a caller's loop take a value from the I/O thread, if it still runs."""
     with contextlib.suppress(RuntimeError):
         loop.call_soon_threadsafe(take, value)
+
+
+async def _work(act: Callable[[], T]) -> T:
+    """Run what touches the caller's memory on a thread; cancelled, wait until it does no more."""
+    given_up = False
+
+    def begin() -> T:
+        if given_up:  # Cancelled while it waited for a thread.
+            raise KvdError(ErrorKind.LATE, "given up")
+        return act()
+
+    job = asyncio.ensure_future(asyncio.to_thread(begin))
+    try:
+        return await asyncio.shield(job)
+    except asyncio.CancelledError:
+        given_up = True
+        while not job.done():
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.wait({job})
+        job.exception()  # Nobody asks for it any more.
+        raise
 
 
 class AsyncFetch:
@@ -70,9 +91,9 @@ class AsyncFetch:
         token_begin: int = 0,
         chunks: tuple[int, int] | None = None,
     ) -> int:
-        return await asyncio.to_thread(
-            self._fetch.decode, layers, planes, targets, token_begin, chunks
-        )
+        """As `Fetch.decode`. Cancelled, it ends once nothing is written to `targets` any more."""
+        decode = self._fetch.decode
+        return await _work(lambda: decode(layers, planes, targets, token_begin, chunks))
 
     def release(self) -> None:
         self._fetch.release()
@@ -101,9 +122,12 @@ class AsyncSpace:
         durability: str = "memory",
         deadline_s: float | None = None,
     ) -> Stored:
-        return await asyncio.to_thread(
-            self._space.put, chain, tensors, first, durability, deadline_s
-        )
+        """As `Space.put`. Cancelled, it ends once `tensors` are not read any more, by the deadline:
+
+        whoever gave them up may use their memory for something else, which must not be stored.
+        """
+        put = self._space.put
+        return await _work(lambda: put(chain, tensors, first, durability, deadline_s))
 
     async def lookup(
         self,
