@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from kvd.arena.memfd import F_ADD_SEALS
-from kvd.client import EXACT, Client, Delivery
+from kvd.client import EXACT, Client, Delivery, Reason
 from kvd.client.slabs import SlabTable
 from kvd.v1 import kvd_pb2 as pb
 from tests.e2e import client_story as story
@@ -29,9 +29,9 @@ _libc = ctypes.CDLL(None, use_errno=True)
 _libc.fallocate.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_long, ctypes.c_long)
 
 
-@pytest.fixture
-def daemon(short_directory):
-    with running(short_directory) as made:
+@pytest.fixture(scope="module")
+def daemon(tmp_path_factory):
+    with running(tmp_path_factory.mktemp("h"), "--dram", "256MiB") as made:
         yield made
 
 
@@ -48,8 +48,10 @@ def hostile(daemon, monkeypatch):
 
     monkeypatch.setattr(SlabTable, "give", give)
     with story.connected(daemon.tenant) as client:
+        assert client.keyspace(story.KEYSPACE).clear().reason == Reason.NONE
         story.store(client)
         monkeypatch.setattr(SlabTable, "give", real)
+        assert kept, "it was given nothing to write"
         yield client, kept
     for descriptor in kept.values():
         os.close(descriptor)
