@@ -4,6 +4,7 @@ An arena carries out; it never chooses which slab, nor who gets it.
 """
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Protocol
 
 from kvd.errors import Fault
@@ -23,10 +24,10 @@ class ControlPage(Protocol):
 
 
 class Lender(Protocol):
-    def lend_slab(self, slab: int) -> tuple[int, int]:
-        """Return a descriptor for a session that is to write, the caller's, and the loan's number.
+    def lend_slab(self, slab: int) -> AbstractContextManager[tuple[int, int]]:
+        """Yield a descriptor to be sent to who is to write, and the loan's number; raise OSError.
 
-        Raise OSError.
+        The descriptor is closed behind it. There is one also when all others are in use.
         """
         ...
 

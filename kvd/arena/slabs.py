@@ -1,10 +1,11 @@
 """Slabs as memfds: made at once, touched once by a thread, mapped here for reading only."""
 
+import contextlib
 import errno
 import os
 import resource
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from queue import SimpleQueue
 
@@ -52,6 +53,24 @@ class _Untouched:
     writing: np.ndarray
 
 
+class _Spare:
+    """A descriptor that is kept for the moment in which one is needed and none is to be had."""
+
+    def __init__(self) -> None:
+        self._descriptor = -1
+        self.keep()
+
+    def keep(self) -> None:
+        if self._descriptor < 0:
+            with contextlib.suppress(OSError):  # Tried again when the next one was needed.
+                self._descriptor = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+
+    def give_up(self) -> None:
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+
 class MemfdArena:
     """Host memory. Its methods are called by one thread; only touching happens in its own."""
 
@@ -61,6 +80,7 @@ class MemfdArena:
         self._touch = touch
         # Behind those of any daemon before, whose loans may last in slabs that are adopted.
         self._loan = int.from_bytes(os.urandom(LOAN_BYTES), "little") << LOAN_BITS
+        self._spare = _Spare()
         self._slabs: dict[int, _Slab] = {}
         self._lock = threading.Lock()  # Orders a report and a destroy of the same slab.
         self._queue: SimpleQueue[_Untouched | None] = SimpleQueue()
@@ -100,9 +120,16 @@ class MemfdArena:
         descriptors = self._slabs[slab].descriptors
         return descriptors.writing if writable else descriptors.reading
 
-    def lend_slab(self, slab: int) -> tuple[int, int]:
+    @contextlib.contextmanager
+    def lend_slab(self, slab: int) -> Iterator[tuple[int, int]]:
         self._loan += 1
-        return lend(self._slabs[slab].descriptors.writing, self._loan), self._loan
+        self._spare.give_up()
+        lent = lend(self._slabs[slab].descriptors.writing, self._loan)
+        try:
+            yield lent, self._loan
+        finally:
+            os.close(lent)
+            self._spare.keep()
 
     def is_lent(self, slab: int, loan: int) -> bool:
         return is_lent(self._slabs[slab].descriptors.reading, loan)
@@ -117,6 +144,7 @@ class MemfdArena:
         self._stopping.set()
         self._queue.put(None)
         self._thread.join(CLOSE_SECONDS_MAX)
+        self._spare.give_up()
         while self._slabs:
             self._slabs.popitem()[1].descriptors.close()
 

@@ -5,7 +5,6 @@ they have mapped is offered to no other writer (I4). The kernel knows; no client
 """
 
 import contextlib
-import os
 from collections.abc import Iterator
 
 from kvd.arena.contract import Lender
@@ -23,12 +22,9 @@ class Lending:
     @contextlib.contextmanager
     def lend(self, session: int, slab: int) -> Iterator[int]:
         """Yield a descriptor for a session that is to write; raise OSError."""
-        descriptor, loan = self._arena.lend_slab(slab)
-        self._loans.setdefault(session, {}).setdefault(slab, []).append(loan)
-        try:
+        with self._arena.lend_slab(slab) as (descriptor, loan):
+            self._loans.setdefault(session, {}).setdefault(slab, []).append(loan)
             yield descriptor
-        finally:
-            os.close(descriptor)
 
     def forget(self, slab: int) -> None:
         """Forget a slab that is destroyed."""

@@ -15,6 +15,8 @@ from functools import partial
 from types import TracebackType
 from typing import Self
 
+# What the first np.unique would import: there may be no descriptor to read a module's file by then.
+import numpy.ma  # noqa: F401
 import uvloop
 
 from kvd.arena.slabs import MemfdArena

@@ -75,8 +75,11 @@ def check_a_descriptor_is_the_same_until_the_slab_is_destroyed(rig: Rig) -> None
 
 def check_a_loan_lasts_as_long_as_it_is_open_and_no_longer(rig: Rig) -> None:
     arena, _ = _made(rig, 1)
-    (first, first_loan), (second, second_loan) = (arena.lend_slab(1) for _ in "ab")
-    assert first != second and first_loan != second_loan
+    with arena.lend_slab(1) as (lent, first_loan):
+        first = os.dup(lent)
+    with arena.lend_slab(1) as (lent, second_loan):
+        second = os.dup(lent)
+    assert first_loan != second_loan
     assert arena.is_lent(1, first_loan) and arena.is_lent(1, second_loan)
     os.close(first)
     assert not arena.is_lent(1, first_loan) and arena.is_lent(1, second_loan)

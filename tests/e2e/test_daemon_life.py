@@ -24,7 +24,7 @@ from tests.e2e.rawclient import (
     keyspace_message,
     small_keyspace,
 )
-from tests.e2e.strips import fetch_request, lookup, put, register
+from tests.e2e.strips import fetch_request, lookup, put, read_mapped, register
 
 CELLS = 4
 SOCKETS = ("session.sock", "slabs.sock", "grpc.sock")
@@ -270,6 +270,27 @@ def test_without_descriptors_sessions_go_on_and_accepting_resumes(short_director
         assert sum("accepting at" in line for line in daemon.lines) == 2
         daemon.send(signal.SIGTERM)
         assert_stopped(daemon)
+
+
+def test_without_descriptors_a_session_is_given_what_it_is_to_write(short_directory):
+    """The slab of its first put, whoever has taken every descriptor meanwhile."""
+    with running(short_directory, prepare=few_descriptors) as daemon:
+        client, reader = RawClient(daemon.tenant), RawClient(daemon.tenant)
+        keyspaces = [register(c, keyspace_message(small_keyspace("few"))) for c in (client, reader)]
+        crowd = []
+        for _ in range(60):
+            waiting = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            waiting.connect(str(daemon.tenant / "slabs.sock"))
+            crowd.append(waiting)
+        daemon.wait_line("accepting at")
+        for seed in (0, 900):
+            stored = put(client, keyspaces[0], chain_of(2, seed), CELLS, 100)
+            assert lookup(reader, stored)[0] == [2, 2, 2]
+        read_mapped(reader, stored)
+        for waiting in crowd:
+            waiting.close()
+        assert keyspaces[0] == keyspaces[1]
+        assert not any("session" in line and "closed" in line for line in daemon.lines)
 
 
 def test_a_session_that_finds_no_descriptor_is_refused_by_name(short_directory):

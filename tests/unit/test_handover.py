@@ -359,8 +359,9 @@ def test_memory_that_is_no_slab_is_not_adopted(arenas, caplog):
 
 def test_foreign_descriptors_are_closed(arenas):
     reader, writer = os.pipe()
+    arena = arenas()
     before = len(os.listdir("/proc/self/fd"))
-    assert take_over(Kept((os.dup(reader),), (os.dup(writer),)), MINE, SLAB_BYTES, arenas()) is None
+    assert take_over(Kept((os.dup(reader),), (os.dup(writer),)), MINE, SLAB_BYTES, arena) is None
     assert len(os.listdir("/proc/self/fd")) == before
     os.close(reader)
     os.close(writer)
