@@ -72,7 +72,7 @@ def test_after_any_work_free_and_readable_bytes_are_all_there_is() -> None:
     scene = Quick(slabs=8, slab_pages=32)
     sessions = [scene.join() for _ in range(3)]
     leases, reservations = [], []
-    for _ in range(3000):
+    for _ in range(5000):
         session, text = chance.choice(sessions), chance.randrange(60)
         chain = chain_of(chance.randint(1, 4), text)
         match chance.randrange(8):

@@ -9,6 +9,7 @@ from kvd.core.effects import Shortfall
 from kvd.errors import ErrorKind
 from kvd.limits import DIGEST_BYTES
 from kvd.testing.scene import Scene, chain_of, kind_of
+from tests.unit.test_core_burden import Quick
 
 TEXTS = 300
 
@@ -29,7 +30,7 @@ def chains() -> list[bytes]:
 
 
 def test_what_collides_is_neither_stored_nor_found_behind_another_chunk() -> None:
-    scene = Scene(slabs=60, slab_pages=32)
+    scene = Quick(slabs=60, slab_pages=32)
     session = scene.join()
     stored: dict[bytes, bytes] = {}
     for chain in chains():

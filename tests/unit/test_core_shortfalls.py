@@ -69,7 +69,7 @@ def test_a_lookups_lease_keeps_its_promise_while_the_cache_is_full() -> None:
     scene = Scene(slabs=8, slab_pages=30)
     session = scene.join()
     found: dict[int, Found] = {}
-    for turn in range(400):
+    for turn in range(250):
         text = chance.randrange(20)
         match chance.randrange(3):
             case 0:
@@ -86,7 +86,7 @@ def test_a_lookups_lease_keeps_its_promise_while_the_cache_is_full() -> None:
                 pairs = zip(promise.counts, told.counts, strict=True)
                 assert all(given >= said for given, said in pairs), turn
                 scene.release(session, promise.lease)
-    assert scene.state.counts.evicted_strips.total() > 50
+    assert scene.state.counts.evicted_strips.total() > 30
 
 
 def test_a_hit_that_memory_cannot_hold_says_so() -> None:
@@ -137,7 +137,7 @@ def test_a_prefetch_finds_no_more_than_there_is_room_for() -> None:
 
 
 def test_lookups_before_a_store_make_no_hole() -> None:
-    for times in range(6):
+    for times in (0, 1, 5):
         scene = DiskScene()
         session, chain = scene.join(), chain_of(5)
         for _ in range(times):
