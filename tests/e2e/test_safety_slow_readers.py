@@ -6,6 +6,7 @@ Meanwhile memory is filled again and again, so what they were promised is someth
 import asyncio
 import itertools
 import mmap
+import threading
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -154,20 +155,79 @@ def test_a_lease_lost_before_its_fetch_is_no_lease_and_no_lie(client, filler, de
     assert story.read_all(client)
 
 
-def test_a_decode_that_takes_longer_than_its_lease_is_not_called_good(client, filler):
-    """The lease is there when it begins, and the memory is another's when it ends."""
+@pytest.mark.parametrize("step", ("_trusted", "_check_block", "decode"))
+@pytest.mark.parametrize("harm", ("filled", "cleared"))
+def test_what_goes_between_two_steps_of_a_read_is_not_called_good(
+    client, writer, filler, step, harm
+):
+    """Behind the look at tables, at cells, at values: each time the memory is another's then."""
     with _mapped(client) as fetch:
-        strips = fetch.hold.granted.strips
-        real = strips.decode
+        strips, gone = fetch.hold.granted.strips, []
+        real = getattr(strips, step)
 
-        def slow(*arguments) -> int:
-            good = real(*arguments)
-            assert good == story.CHUNKS
-            filler()
-            return good
+        def slow(*arguments):
+            found = real(*arguments)
+            if not gone:
+                gone.append(step)
+                if harm == "cleared":
+                    assert writer.keyspace(story.KEYSPACE).clear().held == story.CHUNKS
+                filler()
+                until(lambda: client.status().counters.leases_lost == 1, "the lease is lost")
+            return found
 
-        strips.decode = slow  # type: ignore[method-assign]
-        assert fetch.decode(story.ALL, EXACT, story.blanks()) == 0
+        setattr(strips, step, slow)
+        assert fetch.decode(story.ALL, EXACT, story.blanks()) == 0 and gone == [step]
+    assert client.status().counters.checksum_failures == 0
+
+
+class Asker(threading.Thread):
+    """Looks up with a lease, sleeps, fetches: what was found must come, or there is a reason."""
+
+    def __init__(self, tenant, seed: int) -> None:
+        super().__init__()
+        self.tenant, self.rng = tenant, np.random.default_rng(seed)
+        self.kept = self.short = 0
+        self.failure = ""
+
+    def run(self) -> None:
+        with story.connected(self.tenant) as client:
+            space = client.keyspace(story.KEYSPACE)
+            for _ in range(25):
+                number = int(self.rng.integers(16))
+                chain = space.chain(np.arange(story.TOKENS) + 1000 * number)
+                self.ask(space, chain, story.tensors(number))
+
+    def ask(self, space, chain: bytes, ours) -> None:
+        found = space.lookup(chain, lease=True)
+        threading.Event().wait(float(self.rng.random()) * 0.05)
+        delivery = Delivery(int(self.rng.integers(2)))
+        with space.fetch(chain, delivery=delivery, lease=found.lease) as fetch:
+            list(fetch.arrivals())
+            targets = story.blanks()
+            good = fetch.decode(story.ALL, EXACT, targets) if fetch.counts[2] else 0
+            end = good * story.CHUNK_TOKENS
+            for row, wanted in zip(targets, ours, strict=True):
+                for target, tensor in zip(row, wanted, strict=True):
+                    if not np.array_equal(target[:, :end], tensor[:, :end]):
+                        self.failure = f"{good} chunks called good are not"
+            if good >= found.counts[2]:
+                self.kept += 1
+            elif fetch.reason != Reason.NONE or fetch.error is not None:
+                self.short += 1
+            else:
+                self.failure = f"{good} of {found.counts[2]} came, and nobody says why"
+        space.put(chain, ours)
+
+
+def test_what_a_lookup_promised_comes_or_there_is_a_reason(tenant):
+    """Many ask for more than memory holds, and each sleeps between its question and its read."""
+    askers = [Asker(tenant, seed) for seed in range(6)]
+    for asker in askers:
+        asker.start()
+    for asker in askers:
+        asker.join(2 * DEADLINE_S)
+        assert not asker.is_alive() and not asker.failure, asker.failure
+    assert sum(asker.kept for asker in askers) > 25
 
 
 def test_coroutines_are_no_quicker(tenant, client, filler):
