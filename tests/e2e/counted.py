@@ -5,6 +5,7 @@ Knows nothing of how the daemon counts, but the names of its metrics.
 
 import http.client
 import mmap
+import socket
 import threading
 import time
 from collections import Counter
@@ -59,6 +60,12 @@ class Book:
     def each_class(self, name: str, amount: float, /, classes: int = 3, **labels: str) -> None:
         for of in CLASSES[:classes]:
             self.add(name, amount, of=of, **labels)
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
 
 
 def scrape(port: int) -> dict[Key, float]:

@@ -12,7 +12,7 @@ from kvd.limits import GIB, KIB, MIB
 from kvd.observe.metrics import TABLE
 from kvd.observe.samples import Kind
 from kvd.v1 import kvd_pb2 as pb
-from tests.e2e.counted import SIZE, Book, Counted, key_of, scrape, wait_for
+from tests.e2e.counted import SIZE, Book, Counted, free_port, key_of, scrape, wait_for
 from tests.e2e.process import Daemon
 from tests.e2e.rawclient import chain_of, small_keyspace
 
@@ -34,12 +34,6 @@ EVENTS_NOT_BY_HAND = (
     "DeliveryMoved",
 )  # fmt: skip
 SUFFIXES = ("_bucket", "_sum", "_count")
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 class Node:
