@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 RESTARTS = (0, 1, 2, 3, 4)
 RESTARTS_UNTIERED = (0, 0, 0, 1)  # Without dram nothing would be left to look at.
+UNLINKED_CRASHES = 0.1  # At each step while a file is gone that a crash may bring back: seldom so.
 WAIT_STEPS = 40  # For something to be under way that a crash interrupts.
 DRAIN_LOOKS = 8  # While it drains; then it ends, whatever waits.
 
@@ -35,14 +36,14 @@ def live(world: "World", events: int) -> None:
         if due and _is_time(world, due[0]):
             due.pop(0)
             restart(world)
+        elif world.media.unlinked and world.fate.random() < UNLINKED_CRASHES:
+            restart(world)
         world.advance()
     world.stopped = True
 
 
 def _is_time(world: "World", due: int) -> bool:
     """Return whether to restart; mostly something rare is waited for that it interrupts."""
-    if world.tier is not None and world.media.unlinked and world.fate.random() < 0.3:
-        return True
     if world.steps < due or world.steps > due + WAIT_STEPS or world.tier is None:
         return world.steps >= due
     match due % 3:
