@@ -29,6 +29,7 @@ class Question(Generic[T]):
     take: Callable[[Session, Message], T]
     deadline_s: float
     feature: Feature | None = None  # That a daemon has to know; another one would end the session.
+    unwanted: "Callable[[T | KvdError], None] | None" = None  # Of an answer nobody waits for.
 
     def ask_here(self) -> T | KvdError:
         """Ask and wait for the answer, on the caller's thread as far as it goes."""
@@ -38,16 +39,23 @@ class Question(Generic[T]):
             return error
 
     def _ask_here(self) -> T | KvdError:
-        thread = self.scope.link.thread()
-        session = self._session()
+        thread, session = self.scope.link.thread(), self._session()
         known = session.handles.get(self.scope.number)
-        if known is None:
-            return thread.ask(self.ask)
         gate: Gate[T | KvdError] = Gate()
-        number = self._send(session, known[0], gate.open)
-        if not gate.wait(self.deadline_s):
-            thread.post(session.requests.give_up, number)
-        return thread.wait(gate)
+        answered = False
+        try:
+            if known is None:
+                thread.post(self.ask, gate.open)
+            else:
+                number = self._send(session, known[0], gate.open)
+                if not gate.wait(self.deadline_s):
+                    thread.post(session.requests.give_up, number)
+            answer = thread.wait(gate)
+            answered = True
+            return answer
+        finally:
+            if not answered and self.unwanted is not None:  # Left early, by an interrupt.
+                thread.post(gate.leave, self.unwanted)
 
     def ask(self, done: Callable[[T | KvdError], None]) -> None:
         """Ask on the I/O thread; call back once with the answer or what kept it from coming."""

@@ -138,7 +138,7 @@ class AsyncSpace:
         deadline_s: float | None = None,
     ) -> Found:
         question = questions.lookup(self._scope, chain, lanes, deadline_s, lease=lease)
-        return questions.found_of(self._scope, await self._ask(question, self._let_go))
+        return questions.found_of(self._scope, await self._ask(question))
 
     async def prefetch(
         self,
@@ -175,14 +175,9 @@ class AsyncSpace:
                 raise
         return AsyncFetch(fetch)
 
-    def _let_go(self, answer: Found | KvdError) -> None:
-        if isinstance(answer, Found):
-            self._space.release(answer.lease)
-
-    async def _ask(
-        self, question: Question[T], unwanted: Callable[[T | KvdError], None] | None = None
-    ) -> T | KvdError:
-        """Ask and wait; an answer to somebody who was cancelled meanwhile goes to `unwanted`."""
+    async def _ask(self, question: Question[T]) -> T | KvdError:
+        """Ask and wait; an answer to somebody who was cancelled meanwhile is unwanted."""
+        unwanted = question.unwanted
         loop = asyncio.get_running_loop()
         future: asyncio.Future[T | KvdError] = loop.create_future()
 

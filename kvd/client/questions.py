@@ -48,7 +48,11 @@ def lookup(
             return Found(counts, 0, Reason.NOT_STORED)
         return Found(counts, scope.held.hold(session, reply.lease))
 
-    return Question(scope, FrameKind.LOOKUP, say, take, seconds)
+    def unwanted(answer: Found | KvdError) -> None:
+        if isinstance(answer, Found):
+            let_go(scope, answer.lease)
+
+    return Question(scope, FrameKind.LOOKUP, say, take, seconds, unwanted=unwanted)
 
 
 def prefetch(

@@ -54,15 +54,6 @@ class IoThread:
                 self.post(handoff.cancel)
         return handoff.task.result()
 
-    def ask(self, start: Callable[[Callable[[T], None]], None]) -> T:
-        """Call `start(done)` on the loop and return what `done` is called with.
-
-        Quicker than `call`: nothing but a function is run. It must be called once, in bounded time.
-        """
-        gate: Gate[T] = Gate()
-        self.post(start, gate.open)
-        return self.wait(gate)
-
     def wait(self, gate: "Gate[T]") -> T:
         """Return what a gate was opened with, which the loop is sure to do in bounded time."""
         assert not self.is_current(), "a blocking call on the I/O thread would wait for itself"
@@ -88,17 +79,27 @@ class IoThread:
 class Gate(Generic[T]):
     """One answer on its way from the loop to one thread that waits for it."""
 
-    __slots__ = ("answer", "_lock", "_opened")
+    __slots__ = ("answer", "_lock", "_opened", "_unwanted")
 
     def __init__(self) -> None:
         self.answer: T
         self._lock = threading.Lock()
         self._lock.acquire()
         self._opened = False
+        self._unwanted: Callable[[T], None] | None = None
 
     def open(self, answer: T) -> None:
         self.answer, self._opened = answer, True
         self._lock.release()
+        if self._unwanted is not None:
+            self._unwanted(answer)
+
+    def leave(self, unwanted: Callable[[T], None]) -> None:
+        """Nobody waits any more: the answer goes there, now or when it comes. On the loop."""
+        if self._opened:
+            unwanted(self.answer)
+        else:
+            self._unwanted = unwanted
 
     @property
     def is_open(self) -> bool:
