@@ -1,10 +1,11 @@
-"""`python -m tests {fast,full,sim,fuzz,crash,gpu,tidy}`: choose layers, run pytest, show budgets.
+"""`python -m tests {fast,full,sim,fuzz,crash,e2e,gpu,tidy}`: choose layers, run pytest, show budgets.
 
 `full` runs layers that compute beside those that wait for processes. Further arguments go to
 pytest: `python -m tests sim --seed 17`, `python -m tests fast -k chain`.
 """
 
 import argparse
+import contextlib
 import subprocess
 import sys
 import tempfile
@@ -28,16 +29,16 @@ BUDGET_SECONDS = {
     "packaging": 90,
 }
 FAST = ("tidy", "unit", "property", "conformance", "golden")
-# What waits for daemons and disks most of the time, and so leaves a core to the rest.
-WAITING = ("crash", "e2e", "packaging")
+# What waits for daemons and disks most of the time, and so leaves the cores to the rest.
+WAITING = ("crash", "e2e")
 CHOICES = {
     "tidy": ("tidy",),
     "fast": FAST,
     "sim": ("simulation",),
     "fuzz": ("fuzz",),
     "crash": ("crash",),
-    "computing": tuple(name for name in BUDGET_SECONDS if name not in WAITING),
-    "waiting": WAITING,
+    "e2e": ("e2e", "packaging"),
+    "computing": (*FAST, "fuzz", "simulation"),
     "full": tuple(BUDGET_SECONDS),
 }
 
@@ -82,19 +83,23 @@ def main() -> int:
 
 
 def _side_by_side(rest: list[str]) -> int:
-    """Run the layers that wait in a process of their own; show what it said behind the others'."""
-    command = [sys.executable, "-m", "tests", "waiting", *rest]
-    with tempfile.TemporaryFile("w+") as said:
-        waiting = subprocess.Popen(command, cwd=ROOT, stdout=said, stderr=subprocess.STDOUT)
-        try:
-            status = subprocess.run([sys.executable, "-m", "tests", "computing", *rest], cwd=ROOT)
-            other = waiting.wait()
-        finally:
-            waiting.kill()
-        said.seek(0)
-        sys.stdout.writelines(said)
-    sys.stdout.flush()
-    return status.returncode or other
+    """Run layers that wait in processes of their own, and show last what those said."""
+    begun = []
+    with contextlib.ExitStack() as stack:
+        for choice in WAITING:
+            said = stack.enter_context(tempfile.TemporaryFile("w+"))
+            command = [sys.executable, "-m", "tests", choice, *rest]
+            process = subprocess.Popen(command, cwd=ROOT, stdout=said, stderr=subprocess.STDOUT)
+            stack.callback(process.kill)
+            begun.append((process, said))
+        computing = subprocess.run([sys.executable, "-m", "tests", "computing", *rest], cwd=ROOT)
+        statuses = [computing.returncode]
+        for process, said in begun:
+            statuses.append(process.wait())
+            said.seek(0)
+            sys.stdout.writelines(said)
+            sys.stdout.flush()
+    return max(statuses, key=abs)
 
 
 if __name__ == "__main__":
