@@ -1,4 +1,4 @@
-"""`python -m tests {fast,full,sim,fuzz,crash,e2e,gpu,tidy}`: choose layers, run pytest, show budgets.
+"""`python -m tests {fast,full,sim,fuzz,crash,e2e,gpu,tidy}`: choose layers, see their budgets.
 
 `full` runs layers that compute beside those that wait for processes. Further arguments go to
 pytest: `python -m tests sim --seed 17`, `python -m tests fast -k chain`.
