@@ -18,6 +18,7 @@ from kvd.client import EXACT, BlockShape, Client, Dtype, Keyspace
 
 shape = BlockShape.of_attention(layers=2, heads=2, width=64, dtype=Dtype.BF16)
 client = Client(sys.argv[1])
+assert client.wait_connected(20)
 space = client.keyspace(Keyspace(model="toy", weight_revision="1", shape=shape))
 rng = np.random.default_rng(1)
 bits = rng.normal(size=(2, 2, 2, 192, 64)).astype(np.float32).view(np.uint32) >> 16
