@@ -140,7 +140,7 @@ def _end_well(world: "World") -> None:
 
 def begin_day(world: "World", later: int = 1) -> None:
     """Have the date be so many days later, or earlier, as a clock that is set says."""
-    world.day += later
+    world.day = max(1, world.day + later)  # No clock is set before 1970.
     world.demands.begin_day(world.day)
     world.tell(DayBegan(world.day))
 
