@@ -15,11 +15,13 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 
 from bench import soak_content as content
+from bench.soak_blows import LONG_LIVED
 from bench.soak_trace import Replay
 from kvd.client import EXACT, Client, Delivery, Fetch, PlaneClass, Space
 from kvd.types import CLASS_COUNT
@@ -75,6 +77,10 @@ class Requests:
     def due_in_s(self, number: int) -> float:
         """Return how long it is until a request is due."""
         return self._begin_s + float(self._replay.due_s[number]) - time.monotonic()
+
+    def largest(self) -> int:
+        """Return the number of the request that asks for most chunks."""
+        return int(np.diff(self._replay.begins).argmax())
 
     def carry_out(self, number: int) -> Told:
         """Do all of one request that is not too late, and say what came of it."""
@@ -187,8 +193,21 @@ def _arrived(fetch: Fetch) -> None:
         pass
 
 
-def work(requests: Requests, numbers: Iterator[int], stop: threading.Event, told: "Teller") -> None:
-    """Carry out the requests dealt to this thread, each when it is due, until there are no more."""
+def work(
+    requests: Requests,
+    numbers: Iterator[int],
+    stop: threading.Event,
+    told: "Teller",
+    *,
+    warm: bool,
+) -> None:
+    """Carry out the requests dealt to this thread, each when it is due, until there are no more.
+
+    `warm`: the largest of all comes first, so that buffers are as large as they will be, and what
+    grows later in a client that lives long is a leak.
+    """
+    if warm:
+        told.tell(asdict(requests.carry_out(requests.largest())))
     while not stop.is_set():
         with told.lock:
             number = next(numbers, None)
@@ -223,7 +242,8 @@ def main(words: list[str]) -> int:
     with Client(directory, f"soak {index}", DEADLINE_S) as client, ThreadPoolExecutor() as pool:
         client.wait_connected(CONNECT_S)
         requests = Requests(client, replay, begin_s)
-        going = [pool.submit(work, requests, numbers, stop, teller) for _ in range(THREADS)]
+        act = partial(work, requests, numbers, stop, teller, warm=index < LONG_LIVED)
+        going = [pool.submit(act) for _ in range(THREADS)]
         ended, _ = wait(going, return_when=FIRST_EXCEPTION)
         if not any(each.exception() for each in ended):
             stop.wait()

@@ -33,21 +33,22 @@ class Gauge:
     part: float = 0.0
     why: str = ""
     life_s: float = LIFE_SECONDS_MIN  # Of a series that is judged, at least.
+    fills: bool = False  # With the tiers: not judged in a life that began before they were full.
 
     def allowance(self, early: float) -> float:
         return self.least + self.part * abs(early)
 
 
 DAEMON = (
-    Gauge("private memory", "B", 12 * MIB, 0.05, "index and notes of chunks, up to their bounds"),
+    Gauge("private memory", "B", 12 * MIB, 0.05, "index and notes, to their bounds", fills=True),
     Gauge("shared memory", "B", 1 * MIB, 0.0, "slabs: as many as configured, once touched"),
-    Gauge("descriptors", "", 12, why="sessions come and go"),
+    Gauge("descriptors", "", 12, why="sessions come and go", fills=True),
     Gauge("threads", "", 4, why="pools grow to their bounds"),
     Gauge("mappings of slabs", "", SLABS_MOST, why="a second one of each that is read into"),
     Gauge("memfds", "", 4, why="slabs and control pages of sessions"),
     Gauge("sessions", "", 1, why="one is replaced"),
     Gauge("leases", "", 16, why="two threads of each client"),
-    Gauge("leased bytes", "B", 16 * MIB, why="as leases"),
+    Gauge("leased bytes", "B", 160 * MIB, why="as leases: some of 20 MiB"),
     Gauge("reservations", "", 8, why="two threads of each client"),
     Gauge("pending fetches", "", 8),
     Gauge("open deliveries", "", 8),

@@ -13,7 +13,9 @@ from bench.soak_gauges import Reading, Stats, asked, of_daemon, of_files, of_pro
 from tests.e2e.supervising import Supervisor
 
 PROBLEMS_MAX = 10  # One that stays is found with every sample.
+FULL = 0.95  # Of the most that ever lay on disk: then tiers are full.
 Key = tuple[str, int]  # What it is of, and which life: a number or a process.
+_NODE: Key = ("node", 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +40,7 @@ class Sampler:
         self._manager, self._data, self._fleet, self._check = manager, data, fleet, check
         self.problems: list[str] = []
         self.series: dict[Key, dict[str, list[tuple[float, float]]]] = defaultdict(dict)
+        self.begun: dict[Key, float] = {}  # When each life began.
         self.stats: dict[int, Stats] = {}  # The last of each life.
         self.disk_bytes_max = 0.0
         self._life: Life | None = None
@@ -95,9 +98,10 @@ class Sampler:
         files = of_files(self._data, self._manager.directory)
         files["descriptors kept over restarts"] = sum(map(len, list(self._manager.store.values())))
         self.disk_bytes_max = max(self.disk_bytes_max, files["bytes on disk"])
-        self._take(("node", 0), files, self._began, now)
+        self._take(_NODE, files, self._began, now)
 
     def _take(self, key: Key, reading: Reading, begin_s: float, now: float) -> None:
+        self.begun[key] = begin_s
         for name, value in reading.items():
             self.series[key].setdefault(name, []).append((now - begin_s, value))
 
@@ -106,15 +110,26 @@ def verdicts(sampler: Sampler) -> list[leaks.Verdict]:
     """Judge every series that is long enough, within lives and over lives of the daemon."""
     series = sampler.series
     found: list[leaks.Verdict | None] = []
+    full_s = _full_at(sampler)
     for (of, life), gauges in series.items():
         table = {"daemon": leaks.DAEMON, "node": leaks.NODE}.get(of, leaks.CLIENT)
         named = f"daemon {life}" if of == "daemon" else of
-        found += [leaks.judge(each, named, gauges.get(each.name, ())) for each in table]
+        filling = sampler.begun[of, life] < full_s
+        judged = [each for each in table if not (each.fills and filling)]
+        found += [leaks.judge(each, named, gauges.get(each.name, ())) for each in judged]
     lives = [gauges for (of, _), gauges in series.items() if of == "daemon"]
     for each in leaks.DAEMON:
         over = [gauges.get(each.name, []) for gauges in lives]
         found.append(leaks.judge_lives(each, "daemons at one age", over))
     return [verdict for verdict in found if verdict is not None]
+
+
+def _full_at(sampler: Sampler) -> float:
+    """Return when, as the monotonic clock says, the disk was about as full as it ever was."""
+    sizes = sampler.series[_NODE].get("bytes on disk", [])
+    most = max((size for _, size in sizes), default=0.0)
+    ages = [age for age, size in sizes if size >= FULL * most]
+    return sampler.begun.get(_NODE, 0.0) + min(ages, default=0.0)
 
 
 def unjudged(found: list[leaks.Verdict]) -> list[str]:
