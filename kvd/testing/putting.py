@@ -291,7 +291,8 @@ class Put:
         if not isinstance(outcome, Sealed):
             self._note_lost(outcome)
             if not seal.last:
-                _lay_on(self, [s for each in self._strips.values() for s in each], LAID_ON)
+                late = [each for c, each in self._strips.items() if c >= seal.first]
+                _lay_on(self, [strip for strips in late for strip in strips], LAID_ON)
             return
         self._progress_ns = max(self._progress_ns, seal.asked_ns)
         if outcome.durable:
