@@ -159,3 +159,18 @@ async def _serve_here(config: ServeConfig, ready: queue.SimpleQueue) -> None:
         await stop.wait()
         server.grace_s = 0
     daemon.close()
+
+
+@contextlib.contextmanager
+def playing(module: str, name: str, directory: Path) -> Iterator[subprocess.Popen]:
+    """Yield a process that plays a story of a test module; its words come by standard output."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", module, name, str(directory)],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        text=True, cwd=ROOT,
+    )  # fmt: skip
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.communicate()

@@ -8,10 +8,9 @@ import multiprocessing
 import os
 import resource
 import signal
-import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -33,25 +32,9 @@ from tests.e2e.client_story import (
     store,
     tensors,
 )
-from tests.e2e.process import ROOT
 from tests.e2e.ssd_node import until
 
 ROUNDS, CHILDREN = 4, 3
-
-
-@contextlib.contextmanager
-def playing(name: str, directory: Path) -> Iterator[subprocess.Popen]:
-    """Yield a story's process, whose words are read from its standard output."""
-    process = subprocess.Popen(
-        [sys.executable, "-m", "tests.e2e.safety_story", name, str(directory)],
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-        text=True, cwd=ROOT,
-    )  # fmt: skip
-    try:
-        yield process
-    finally:
-        process.kill()
-        process.communicate()
 
 
 # ---- descriptors ----

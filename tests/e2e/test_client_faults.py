@@ -1,10 +1,7 @@
 """The SDK when something dies, hangs, forks, stops or is damaged: misses, and never wrong bytes."""
 
-import contextlib
 import os
 import signal
-import subprocess
-import sys
 import threading
 import time
 from dataclasses import replace
@@ -18,8 +15,9 @@ from kvd.clock import NS_PER_MS
 from kvd.errors import ErrorKind
 from kvd.limits import MIB, Limits
 from tests.e2e import client_story as story
-from tests.e2e.process import DEADLINE_S, ROOT, Daemon, in_process, running
+from tests.e2e.process import DEADLINE_S, Daemon, in_process, playing, running
 
+STORY = "tests.e2e.client_story"
 LARGE_TOKENS = 16 * 256
 SHORT = replace(
     Limits(),
@@ -36,24 +34,9 @@ def daemon(short_directory):
         yield made
 
 
-@contextlib.contextmanager
-def playing(name: str, directory: Path):
-    """Yield a story's process, whose words are read from its standard output."""
-    process = subprocess.Popen(
-        [sys.executable, "-m", "tests.e2e.client_story", name, str(directory)],
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-        text=True, cwd=ROOT,
-    )  # fmt: skip
-    try:
-        yield process
-    finally:
-        process.kill()
-        process.communicate()
-
-
 def played(name: str, directory: Path) -> tuple[int, str, str]:
     """Play a story to its end; return exit code, output and errors."""
-    with playing(name, directory) as process:
+    with playing(STORY, name, directory) as process:
         out, errors = process.communicate(timeout=DEADLINE_S)
         return process.returncode, out, errors
 
@@ -181,7 +164,7 @@ def test_a_client_stopped_until_its_lease_is_lost_gets_no_wrong_byte(short_direc
         story.store(client)
         space = client.keyspace(story.KEYSPACE)
         rows = story.tensors(3, LARGE_TOKENS)
-        with playing("is_stopped", tenant) as process:
+        with playing(STORY, "is_stopped", tenant) as process:
             assert process.stdout.readline() == "holds\n"
             process.send_signal(signal.SIGSTOP)
             # Fill the memory until what it has a view of is something else.

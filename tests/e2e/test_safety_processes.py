@@ -10,10 +10,10 @@ from kvd.clock import NS_PER_MS
 from kvd.config import ServeConfig, TenantSettings
 from kvd.limits import MIB, Limits
 from tests.e2e import client_story as story
-from tests.e2e.process import DEADLINE_S, running, served
-from tests.e2e.safety_story import playing
+from tests.e2e.process import DEADLINE_S, playing, running, served
 from tests.e2e.ssd_node import until
 
+STORY = "tests.e2e.safety_story"
 HASTY = replace(
     Limits(),
     reservation_ttl_ns=300 * NS_PER_MS,
@@ -34,7 +34,7 @@ def daemon(tmp_path_factory):
 
 
 def played(name: str, directory) -> str:
-    with playing(name, directory) as process:
+    with playing(STORY, name, directory) as process:
         out, errors = process.communicate(timeout=2 * DEADLINE_S)
         assert (process.returncode, errors) == (0, ""), errors
         return out
@@ -53,7 +53,7 @@ def test_children_forked_in_the_middle_of_everything_harm_nobody(daemon):
 
 
 def test_a_child_outlives_its_parent_with_a_session_of_its_own(daemon):
-    with playing("dies_before_its_child", daemon.tenant) as process:
+    with playing(STORY, "dies_before_its_child", daemon.tenant) as process:
         assert process.stdout.readline() == "reads True\n", process.stderr.read()
 
 
@@ -72,7 +72,7 @@ def test_a_writer_stopped_beyond_its_reservation_writes_into_nobodys_strips(shor
         def chain(number: int) -> bytes:
             return space.chain(np.arange(story.TOKENS) + 10_000 * number)
 
-        with playing("stops_in_its_put", short_directory / "default") as process:
+        with playing(STORY, "stops_in_its_put", short_directory / "default") as process:
             assert process.stdout.readline() == "laid\n"
             until(lambda: lost() == 1, "its reservation is lost")
             assert space.lookup(story.chain_of(client)).counts == (0, 0, 0)

@@ -159,8 +159,8 @@ def _take_rows(data: bytes) -> bool:
     return len(sound) == len(rows) > 0
 
 
-def _mend_rows(data: bytes) -> bytes:
-    rows = np.frombuffer(data[: len(data) // ROW.itemsize * ROW.itemsize], ROW).copy()
+def _mend_rows(data: bytes, dtype: np.dtype = ROW) -> bytes:
+    rows = np.frombuffer(data[: len(data) // dtype.itemsize * dtype.itemsize], dtype).copy()
     for row in rows:
         row["checksum"] = checksum(row.tobytes()[:-8])
     return rows.tobytes()
@@ -178,10 +178,7 @@ def _take_segments(data: bytes) -> bool:
 
 
 def _mend_segments(data: bytes) -> bytes:
-    rows = np.frombuffer(data[: len(data) // SEGMENT.itemsize * SEGMENT.itemsize], SEGMENT).copy()
-    for row in rows:
-        row["checksum"] = checksum(row.tobytes()[:-8])
-    return rows.tobytes()
+    return _mend_rows(data, SEGMENT)
 
 
 def _take_table(data: bytes) -> bool:
