@@ -34,7 +34,7 @@ class Tree:
     strip_bytes_max: list[int] = field(default_factory=lambda: [0] * CLASS_COUNT)
 
 
-_COLUMNS = {
+COLUMNS = {
     "tree_id": (np.int32, ()),
     "parent": (np.int64, ()),
     "first_child": (np.int64, ()),  # Children of a row are linked both ways, in no order.
@@ -83,11 +83,11 @@ class Index:
     """
 
     __slots__ = (
-        *_COLUMNS, "trees", "trees_by_key", "chain", "free_rows", "frontier", "copies", "row_count",
+        *COLUMNS, "trees", "trees_by_key", "chain", "free_rows", "frontier", "copies", "row_count",
     )  # fmt: skip
 
     def __init__(self) -> None:
-        for name, (dtype, shape) in _COLUMNS.items():
+        for name, (dtype, shape) in COLUMNS.items():
             setattr(self, name, np.zeros((ROWS_AT_START, *shape), dtype))
         for name in _LINKS:
             getattr(self, name)[:] = NO_ROW
@@ -239,7 +239,7 @@ class Index:
 
     def _grow(self) -> None:
         old = len(self.parent)
-        for name, (dtype, shape) in _COLUMNS.items():
+        for name, (dtype, shape) in COLUMNS.items():
             grown = np.zeros((2 * old, *shape), dtype)
             grown[:old] = getattr(self, name)
             setattr(self, name, grown)

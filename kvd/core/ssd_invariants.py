@@ -1,6 +1,7 @@
 """I3, I4, I6 to I10 of the ssd tier, derived again from the ground and compared."""
 
 from collections import Counter
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -19,16 +20,44 @@ _OF_LIVE_ROWS = (
 )  # fmt: skip
 
 
-def check(state: State, live: np.ndarray) -> None:
+@dataclass(frozen=True, slots=True)
+class OnDisk:
+    """What the index says of segments, by their ids, and of tenants; `places` in bytes."""
+
+    live_bytes: Counter
+    writing: Counter
+    places: list[tuple[int, int, int]]  # Segment, offset, size.
+    used: Counter
+
+
+def derive(state: State) -> OnDisk:
+    """Sum up what lies where, strip by strip; it follows from the index alone."""
+    index, ssd = state.index, find_ssd(state)
+    live_bytes, writing = Counter(), Counter()
+    places = []
+    for segments, pages, durable in (
+        (index.segment, index.page, True),
+        (index.new_segment, index.new_page, False),
+    ):
+        strips = np.flatnonzero(segments)
+        columns = (column.reshape(-1)[strips].tolist() for column in (segments, pages, index.size))
+        for strip, segment, page, size in zip(strips.tolist(), *columns, strict=True):
+            assert ssd.segments[segment].plane_class == strip % CLASS_COUNT
+            live_bytes[segment] += size * durable
+            writing[segment] += not durable
+            places.append((segment, page * PAGE_BYTES, size))
+    return OnDisk(live_bytes, writing, sorted(places), _used(state))
+
+
+def check(state: State, live: np.ndarray, found: OnDisk) -> None:
     """Raise AssertionError naming the invariant that does not hold; `live` are all rows."""
-    _check_rows(state, live)
-    _check_segments(state)
+    _check_segments(state, found)
     _check_reads(state)
     _check_writes(state, live)
     _check_waits(state)
 
 
-def _check_rows(state: State, live: np.ndarray) -> None:
+def check_rows(state: State, live: np.ndarray) -> None:
     """I6 among what is durable: a restart finds no holes."""
     index = state.index
     for name in _OF_LIVE_ROWS:
@@ -51,31 +80,18 @@ def _check_rows(state: State, live: np.ndarray) -> None:
     assert (index.cataloged[live] | ~durable[:, 0] | index.condemned[live]).all(), "I7"
 
 
-def _check_segments(state: State) -> None:
+def _check_segments(state: State, found: OnDisk) -> None:
     """I3 of the tier, I8, and no two strips in one place."""
-    index, ssd = state.index, find_ssd(state)
-    live_bytes, writing = Counter(), Counter()
-    places = []
-    for segments, pages, durable in (
-        (index.segment, index.page, True),
-        (index.new_segment, index.new_page, False),
-    ):
-        strips = np.flatnonzero(segments)
-        columns = (column.reshape(-1)[strips].tolist() for column in (segments, pages, index.size))
-        for strip, segment, page, size in zip(strips.tolist(), *columns, strict=True):
-            assert ssd.segments[segment].plane_class == strip % CLASS_COUNT
-            live_bytes[segment] += size * durable
-            writing[segment] += not durable
-            places.append((segment, page * PAGE_BYTES, size))
-    assert +ssd.used == _used(state), f"I3: on disk, by tenant: {ssd.used}"
+    ssd = find_ssd(state)
+    assert +ssd.used == found.used, f"I3: on disk, by tenant: {ssd.used}"
     held = Counter(segment for segments in ssd.held.values() for segment in segments)
     held.update(ssd.journal.released)
     if ssd.commit is not None:
         held.update(ssd.commit.journal.released)
         held.update(segment for segments in ssd.commit.held.values() for segment in segments)
     for segment in ssd.segments.values():
-        assert segment.live_bytes == live_bytes[segment.id], f"I3: segment {segment.id}"
-        assert segment.writing == writing[segment.id], f"I3: written to {segment.id}"
+        assert segment.live_bytes == found.live_bytes[segment.id], f"I3: segment {segment.id}"
+        assert segment.writing == found.writing[segment.id], f"I3: written to {segment.id}"
         assert segment.held == held[segment.id], f"I7: held {segment.id}"
         assert segment.live_bytes + PAGE_BYTES <= segment.end <= ssd.config.segment_bytes
         if segment.life not in _WITH_STRIPS:
@@ -83,7 +99,7 @@ def _check_segments(state: State) -> None:
             assert not users and not ssd.is_read(segment.id), (
                 f"I7: {segment.id} is {segment.life}, and used"
             )
-    _check_places(ssd, places)
+    _check_places(ssd, found.places)
     for (stripe, plane_class), segment_id in ssd.open.items():
         segment = ssd.segments[segment_id]
         assert (segment.stripe, segment.plane_class) == (stripe, plane_class)
@@ -107,7 +123,7 @@ def _used(state: State) -> Counter:
 
 def _check_places(ssd: Ssd, places: list[tuple[int, int, int]]) -> None:
     before_segment, before_end = 0, 0
-    for segment, offset, size in sorted(places):
+    for segment, offset, size in places:
         if segment == before_segment:
             assert offset >= before_end, f"I7: two strips in one place of segment {segment}"
         assert offset >= PAGE_BYTES and offset + size <= ssd.segments[segment].end

@@ -16,7 +16,7 @@ from kvd.core import effects as out
 from kvd.core.disk_events import Probed, SpaceSeen
 from kvd.core.dram import LeftDram
 from kvd.core.events import Event, SessionOpened, SlabFailed, SlabTouched, Ticked
-from kvd.core.invariants import check
+from kvd.core.invariants import Checker
 from kvd.core.operator_events import OPERATOR
 from kvd.core.sampling import check_some
 from kvd.core.state import CoreConfig, new_state
@@ -105,7 +105,7 @@ class World:
         self.deliveries: dict[int, ByteDelivery] = {}
         self.revokes: dict[int, int] = {}
         self._heap: list[tuple[int, int, Callable[[], object]]] = []
-        self._watch = Watch(self)
+        self._watch, self._checker = Watch(self), Checker()
         self.operator = Operator(self)
         # What is given out from now on must come after these two.
         self.generations_given = 0
@@ -148,7 +148,7 @@ class World:
         self._watch.before(event)
         effects = step(self.state, event, self.now_ns)
         if effects or not isinstance(event, LOOKS):
-            check(self.state)  # Else with the next event.
+            self._checker.check(self.state)  # Else with the next event.
         if self.steps % SAMPLED_EVERY == 0:
             check_some(self.state, self.steps // SAMPLED_EVERY)
         self.demands.on_event(event)

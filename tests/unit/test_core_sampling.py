@@ -1,4 +1,7 @@
-"""What a daemon in service looks at finds each kind of damage to its tables, within one round."""
+"""Each kind of damage to the tables is found, in one round of what a daemon in service looks at.
+
+And at once by who checks all of them again and again.
+"""
 
 import copy
 from collections.abc import Callable
@@ -7,6 +10,7 @@ import numpy as np
 import pytest
 
 from kvd.core.index import ROWS_AT_START
+from kvd.core.invariants import Checker
 from kvd.core.sampling import ROWS, SHARE, check_some
 from kvd.core.state import State
 from kvd.core.transitions import StripState
@@ -99,3 +103,13 @@ def test_damage_is_found_in_one_round(scene: DiskScene, name: str) -> None:
     damage(state)
     with pytest.raises(AssertionError, match=number):
         look_at_all(state)
+
+
+@pytest.mark.parametrize("name", DAMAGES)
+def test_a_checker_that_saw_all_well_finds_the_damage(scene: DiskScene, name: str) -> None:
+    """Though it looks again at what has changed since only."""
+    state, checker = copy.deepcopy(scene.state), Checker()
+    checker.check(state)
+    DAMAGES[name][0](state)
+    with pytest.raises((AssertionError, LookupError)):
+        checker.check(state)
