@@ -193,12 +193,18 @@ class Put:
     def _haunt(self) -> None:
         """Write as a process that does not know that its session is over."""
         world = self.world
-        chunks = [c for c in self._strips if not self._fills[c].sealed and c >= self._sealed]
+        # What it said that it detached from it can write no more, nor can a child forked since.
+        chunks = {
+            chunk: [strip for strip in strips if strip.slab in self.client.writable]
+            for chunk, strips in self._strips.items()
+            if not self._fills[chunk].sealed and chunk >= self._sealed
+        }
+        chunks = {chunk: strips for chunk, strips in chunks.items() if strips}
         if not chunks or self._rewrites >= REWRITES:
             return
         self._rewrites += 1
-        chunk = world.rng.choice(chunks)
-        strip = world.rng.choice(self._strips[chunk])
+        chunk = world.rng.choice(sorted(chunks))
+        strip = world.rng.choice(chunks[chunk])
         strip.write(0, strip.sectors)
         reserved = int(self._reserved[chunk, strip.plane_class])
         extent = Extent(strip.slab, strip.offset, reserved)
