@@ -71,6 +71,9 @@ def on_sealed(state: State, rows: list[int]) -> None:
 def refill(state: State) -> None:
     """Queue every chunk that is in dram only, parents first: the tier is well again."""
     ssd, index = find_ssd(state), state.index
+    if ssd.fault is None:
+        for row in [row for row in ssd.rest if index.saving[row] == Saving.NONE]:
+            enqueue(state, [row])
     if not ssd.refill or ssd.fault is not None or _is_spent(ssd):
         return
     ssd.refill = False
@@ -154,7 +157,8 @@ def _fill(state: State, batch: _Batch) -> list[Effect]:
     ssd, limit = find_ssd(state), state.config.limits.write_batch_bytes
     effects: list[Effect] = []
     for row, generation in list(ssd.moves.items()):
-        if batch.size_bytes >= limit or not _take(state, batch, row, generation, effects):
+        full = batch.size_bytes >= limit
+        if full or not _take(state, batch, row, generation, effects, moves=True):
             break
         del ssd.moves[row]
     while ssd.queue and batch.size_bytes < limit:
@@ -166,16 +170,33 @@ def _fill(state: State, batch: _Batch) -> list[Effect]:
     return effects
 
 
-def _take(state: State, batch: _Batch, row: int, generation: int, effects: list[Effect]) -> bool:
-    """Place the strips of a row that are to be written; False when there is no segment for one."""
+def _take(
+    state: State,
+    batch: _Batch,
+    row: int,
+    generation: int,
+    effects: list[Effect],
+    *,
+    moves: bool = False,
+) -> bool:
+    """Place the strips of a row that are to be written; False when there is no segment for one.
+
+    Of one that `moves` what is fresh comes behind, where no segment can be had for it: it would
+    wait for the room that it keeps from being cleared.
+    """
     ssd, index = find_ssd(state), state.index
     wanted = _wanted(state, row, generation)
     missing = _unopened(state, batch.stripe, row, wanted)
     if missing:
         last = ssd.stuck or any(index.segment[row, c] for c in wanted)
+        begun = len(effects)
         for plane_class in missing:
             effects += provide(state, batch.stripe, plane_class, last=last)
-        return False
+        coming = len(effects) > begun or any((batch.stripe, c) in ssd.open for c in missing)
+        wanted = [c for c in wanted if index.segment[row, c]]
+        if not moves or coming or not wanted or not set(missing).isdisjoint(wanted):
+            return False
+        ssd.rest.add(row)
     if wanted:
         _place(state, batch.stripe, row, wanted)
         batch.item_rows += [len(batch.rows)] * len(wanted)

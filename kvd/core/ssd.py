@@ -179,6 +179,7 @@ class Ssd:
     queue: OrderedDict[int, tuple[int, int]] = field(default_factory=OrderedDict)
     # Rows of the segment being cleared, which go first: what is written again frees the next one.
     moves: dict[int, int] = field(default_factory=dict)  # Row -> generation.
+    rest: set[int] = field(default_factory=set)  # Rows that moved and have fresh strips to come.
     queue_since_ns: int = 0  # Since when the first of it waits.
     queued_bytes: int = 0
     refill: bool = False  # What was not saved while the tier was degraded is to be queued.
@@ -240,7 +241,8 @@ class Ssd:
             self.lives[life] += 1
 
     def unqueue(self, row: int) -> None:
-        """Take a row out of the queue, if it is in it."""
+        """Take a row out of the queue, if it is in it, and off what is to come behind."""
+        self.rest.discard(row)
         _, size = self.queue.pop(row, (0, 0))
         self.queued_bytes -= size
 

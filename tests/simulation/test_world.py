@@ -12,6 +12,8 @@ from kvd.testing.simulation import EVENTS
 from kvd.testing.situations import SOMETIMES
 
 SEEDS = 200
+# Beyond those: a strip that moves waited for one that was to take the room it kept.
+SEED_FOUND = 6155
 SAY_EVERY_S = 30  # Where no terminal shows a bar.
 
 
@@ -67,7 +69,7 @@ def test_rare_situations_happened(summary: Summary) -> None:
 def test_one_seed(request: pytest.FixtureRequest) -> None:
     """With its traceback, for who looks for a bug."""
     seed = request.config.getoption("seed")
-    run(17 if seed is None else seed)
+    run(SEED_FOUND if seed is None else seed)
 
 
 @pytest.mark.parametrize("number", (3, 14))
