@@ -23,7 +23,9 @@ def run(report: Report, full: bool) -> None:
     note = f"{summary.events_least} events at least in each"
     report.figure("sim.seeds", summary.seeds, "seeds", note=note)
     report.figure("sim.violations", len(summary.violations), "seeds")
-    report.figure("sim.events", summary.events, "events", note="each checked against everything")
+    report.figure(
+        "sim.events", summary.events, "events", note="checked behind all that do anything"
+    )
     report.figure("sim.seconds", seconds, "s")
     caught = []
     with progress("planted bugs", len(PLANTS)) as advance:

@@ -64,6 +64,11 @@ COLUMNS = {
     "pins": (np.int32, (CLASS_COUNT,)),  # Leases and reservations that name the row.
     "reads": (np.int32, (CLASS_COUNT,)),  # Leases whose promise names the strip's place in dram.
 }
+# What is nothing of a row that is gone.
+OF_LIVE_ROWS = (
+    "present", "slab", "segment", "new_segment", "missing", "in_flight", "failed", "hung", "saving",
+    "cataloged", "condemned",
+)  # fmt: skip
 _LINKS = ("first_child", "next_sibling", "prev_sibling")
 
 

@@ -10,7 +10,7 @@ from itertools import chain
 import numpy as np
 
 from kvd.core import ssd_invariants
-from kvd.core.index import COLUMNS, NO_ROW
+from kvd.core.index import COLUMNS, NO_ROW, OF_LIVE_ROWS
 from kvd.core.leases import oldest_leases
 from kvd.core.reservations import open_extents
 from kvd.core.slabs import is_own
@@ -22,7 +22,6 @@ from kvd.types import CLASS_COUNT, Extent
 # each time.
 _MOVING = ("heat", "pins", "reads")
 _Place = tuple[int, int, int, StripState]  # Slab, offset, size.
-_OF_LIVE_ROWS = ("present", "slab", "condemned")
 _STANDING = tuple(name for name in COLUMNS if name not in _MOVING)
 
 
@@ -106,8 +105,10 @@ def _check_prefixes(state: State, live: np.ndarray) -> None:
     known = np.zeros(len(index.parent), bool)
     known[live] = True
     assert known[parents[behind]].all(), "I6: a row outlived its parent"
-    for name in _OF_LIVE_ROWS:
-        assert not getattr(index, name)[~known].any(), f"{name} of a row that is gone"
+    for name in OF_LIVE_ROWS:
+        column = getattr(index, name)
+        here = np.count_nonzero(column[live])
+        assert np.count_nonzero(column) == here, f"{name} of a row that is gone"
     above = index.present[parents[behind]]
     holes = (present[behind] > above).any(axis=1)
     assert not holes.any(), f"I6: their parents have less: {live[behind][holes]}"

@@ -9,7 +9,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from kvd.core.index import NO_ROW, Index
+from kvd.core.index import NO_ROW, OF_LIVE_ROWS, Index
 from kvd.core.ssd import Segment
 from kvd.core.state import Session, Slab, State
 from kvd.core.transitions import SegmentLife, SlabState
@@ -19,7 +19,6 @@ from kvd.types import CLASS_COUNT
 ROWS = 256
 SHARE = 8  # One row of so many is looked at one by one, another one in each round.
 CHILDREN = 64  # Of a row: of one with more, they are not counted again.
-_EMPTY = ("present", "slab", "segment", "new_segment", "missing", "in_flight", "pins", "reads")
 _Owner = TypeVar("_Owner", Session, Slab, Segment)
 
 
@@ -49,7 +48,7 @@ def _next(owners: dict[int, _Owner], turn: int) -> _Owner | None:
 
 
 def _check_gone(index: Index, rows: np.ndarray) -> None:
-    for name in _EMPTY:
+    for name in (*OF_LIVE_ROWS, "pins", "reads"):
         assert not getattr(index, name)[rows].any(), f"I11: {name} of a row that is gone"
 
 

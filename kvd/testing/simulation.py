@@ -1,5 +1,6 @@
 """The door of the simulated world: one seed in, a judged life out."""
 
+from kvd.core.invariants import check
 from kvd.testing.lives import live
 from kvd.testing.settling import settle
 from kvd.testing.situations import TENANTS
@@ -22,6 +23,7 @@ def run(seed: int, events: int = EVENTS, tiered: bool | None = None) -> Result:
     try:
         live(world, events)
         settle(world, TENANTS)
+        check(world.state)  # By one who has seen nothing before.
     except FAILURES as error:
         when = f"seed {seed}, event {world.steps}, {world.now_ns / 1e9:.3f} s"
         error.add_note(f"{when}; replay: python -m tests sim --seed {seed}")
