@@ -4,8 +4,7 @@ Everything derived is derived again here, from the ground, and compared.
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
-from itertools import chain
+from collections.abc import Iterable
 
 import numpy as np
 
@@ -21,7 +20,8 @@ from kvd.types import CLASS_COUNT, Extent
 # What moves without anything that stands in the index: heat is no invariant, holds are looked at
 # each time.
 _MOVING = ("heat", "pins", "reads")
-_Place = tuple[int, int, int, StripState]  # Slab, offset, size.
+_Place = tuple[int, int, StripState]  # Offset, size.
+_Places = dict[int, list[_Place]]  # By slab.
 _STANDING = tuple(name for name in COLUMNS if name not in _MOVING)
 
 
@@ -40,7 +40,7 @@ class Checker:
     def __init__(self) -> None:
         self._seen: tuple[object, ...] = ()
         self._live = np.zeros(0, np.int64)
-        self._in_dram: list[_Place] = []
+        self._in_dram: _Places = {}
         self._on_disk = None
 
     def check(self, state: State) -> None:
@@ -50,10 +50,10 @@ class Checker:
             _check_prefixes(state, self._live)
             _check_links(state, self._live)
             _check_frontier(state, self._live)
-            self._in_dram = list(_places_of_rows(state, self._live))
+            self._in_dram = _places_of_rows(state, self._live)
             if state.ssd is not None:
                 ssd_invariants.check_rows(state, self._live)
-                self._on_disk = ssd_invariants.derive(state)
+                self._on_disk = ssd_invariants.derive(state, self._live)
             self._seen = seen
         generations = state.index.generation[self._live]
         assert (generations <= state.generation).all(), "I2: a generation to come"
@@ -62,7 +62,7 @@ class Checker:
         _check_sessions(state)
         _check_wishes(state)
         if self._on_disk is not None:
-            ssd_invariants.check(state, self._live, self._on_disk)
+            ssd_invariants.check(state, self._on_disk)
 
 
 def _standing(state: State) -> tuple[object, ...]:
@@ -173,19 +173,22 @@ def _check_pins(state: State) -> None:
         assert first is not None and first <= limbo.after_lease, "I2: limbo without reader"
 
 
-def _check_extents(state: State, in_dram: list[_Place]) -> None:
+def _check_extents(state: State, in_dram: _Places) -> None:
     """I3: every byte of every slab is in exactly one place."""
-    held: dict[int, list[tuple[int, int, StripState]]] = defaultdict(list)
-    for slab, offset, size, kind in chain(in_dram, _places_of_others(state)):
-        held[slab].append((offset, size, kind))
-    assert set(held) <= set(state.slabs), "I3: an extent in a slab that is gone"
+    held = {slab: places.copy() for slab, places in in_dram.items()}
+    for kind, extents in _places_of_others(state):
+        for extent in extents:
+            held.setdefault(extent.slab, []).append((extent.offset, extent.size, kind))
+    assert held.keys() <= state.slabs.keys(), "I3: an extent in a slab that is gone"
     for slab in state.slabs.values():
-        counted = {kind: 0 for kind in slab.bytes_by_state}
-        for _, size, kind in held[slab.id]:
+        places = held.get(slab.id, [])
+        counted = dict.fromkeys(slab.bytes_by_state, 0)
+        for _, size, kind in places:
             counted[kind] += size
         assert counted == slab.bytes_by_state, f"I3: slab {slab.id}: {counted}"
         free = zip(slab.extents.begins, slab.extents.sizes, strict=True)
-        places = sorted([(b, s, StripState.FREE) for b, s in free] + held[slab.id])
+        places += [(begin, size, StripState.FREE) for begin, size in free]
+        places.sort()
         at = 0
         for begin, size, _ in places:
             assert begin == at and size > 0, f"I3: slab {slab.id} at {at}: {places}"
@@ -195,8 +198,8 @@ def _check_extents(state: State, in_dram: list[_Place]) -> None:
     assert state.capacity_bytes <= state.config.dram_bytes, "I3: more dram than configured"
 
 
-def _places_of_rows(state: State, live: np.ndarray) -> Iterator[_Place]:
-    index = state.index
+def _places_of_rows(state: State, live: np.ndarray) -> _Places:
+    index, places = state.index, defaultdict(list)
     columns = (
         index.slab[live], index.offset[live], index.size[live], index.in_flight[live],
         index.hung[live],
@@ -206,20 +209,19 @@ def _places_of_rows(state: State, live: np.ndarray) -> Iterator[_Place]:
     ):
         if slab:
             kind = StripState.FILLING if coming else StripState.READY
-            yield slab, offset, size, StripState.QUARANTINED if hung else kind
+            places[slab].append((offset, size, StripState.QUARANTINED if hung else kind))
+    return places
 
 
-def _places_of_others(state: State) -> Iterator[_Place]:
-    """Yield what is not free, and no row's."""
+def _places_of_others(state: State) -> list[tuple[StripState, Iterable[Extent]]]:
+    """Return what is not free, and no row's."""
     kinds: list[tuple[StripState, Iterable[Extent]]] = [
         (StripState.QUARANTINED if r.lost else StripState.FILLING, open_extents(r))
         for r in state.reservations.values()
     ]
     kinds += [(StripState.FREEING, limbo.extents) for limbo in state.limbo]
     kinds += [(StripState.QUARANTINED, extents) for extents in state.quarantine.values()]
-    for kind, extents in kinds:
-        for extent in extents:
-            yield extent.slab, extent.offset, extent.size, kind
+    return kinds
 
 
 def _check_sessions(state: State) -> None:

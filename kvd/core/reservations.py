@@ -71,8 +71,9 @@ def reserved_extent(reservation: Reservation, chunk: int, plane_class: int) -> E
 
 
 def open_extents(reservation: Reservation) -> list[Extent]:
-    chunks = np.flatnonzero(reservation.open).tolist()
-    return [reserved_extent(reservation, c, k) for c in chunks for k in range(CLASS_COUNT)]
+    columns = (reservation.slabs, reservation.offsets, reservation.sizes)
+    still = np.flatnonzero(reservation.open)
+    return list(map(Extent, *(column[still].ravel().tolist() for column in columns)))
 
 
 def finish(state: State, reservation: Reservation, target: StripState, how: str) -> None:

@@ -19,15 +19,18 @@ _ASSIGNED = (SegmentLife.MAKING, SegmentLife.RECYCLING, SegmentLife.OPEN)
 
 @dataclass(frozen=True, slots=True)
 class OnDisk:
-    """What the index says of segments, by their ids, and of tenants; `places` in bytes."""
+    """What the index says of segments, by their ids, of tenants, and of rows; `places` in bytes."""
 
     live_bytes: Counter
     writing: Counter
     places: list[tuple[int, int, int]]  # Segment, offset, size.
     used: Counter
+    live: frozenset[int]
+    by_saving: dict[Saving, set[int]]
+    pieces: int  # In flight.
 
 
-def derive(state: State) -> OnDisk:
+def derive(state: State, live: np.ndarray) -> OnDisk:
     """Sum up what lies where, strip by strip; it follows from the index alone."""
     index, ssd = state.index, find_ssd(state)
     live_bytes, writing = Counter(), Counter()
@@ -43,14 +46,17 @@ def derive(state: State) -> OnDisk:
             live_bytes[segment] += size * durable
             writing[segment] += not durable
             places.append((segment, page * PAGE_BYTES, size))
-    return OnDisk(live_bytes, writing, sorted(places), _used(state))
+    saving = index.saving[live]
+    by_saving = {kind: set(live[saving == kind].tolist()) for kind in Saving}
+    rows, pieces = frozenset(live.tolist()), int(index.in_flight.sum())
+    return OnDisk(live_bytes, writing, sorted(places), _used(state), rows, by_saving, pieces)
 
 
-def check(state: State, live: np.ndarray, found: OnDisk) -> None:
-    """Raise AssertionError naming the invariant that does not hold; `live` are all rows."""
+def check(state: State, found: OnDisk) -> None:
+    """Raise AssertionError naming the invariant that does not hold."""
     _check_segments(state, found)
-    _check_reads(state)
-    _check_writes(state, live)
+    _check_reads(state, found)
+    _check_writes(state, found)
     _check_waits(state)
 
 
@@ -71,6 +77,20 @@ def check_rows(state: State, live: np.ndarray) -> None:
     told &= index.saving[parents] != Saving.WRITING  # Told just now, and durable with it.
     assert not (holes & told).any(), f"I6, I7: durable without their parents: {live[holes & told]}"
     assert (index.cataloged[live] | ~durable[:, 0] | index.condemned[live]).all(), "I7"
+    _check_moving(state, live)
+
+
+def _check_moving(state: State, live: np.ndarray) -> None:
+    """I1, I4: what is written has a place in both tiers; what is read has one, and readers."""
+    index = state.index
+    placed, writing = index.new_segment != 0, live[index.saving[live] == Saving.WRITING]
+    assert set(np.flatnonzero(placed.any(axis=1)).tolist()) == set(writing.tolist()), "I4: saving"
+    assert (placed <= (index.slab != 0)).all(), "I4: written from no place"
+    coming = index.in_flight != 0
+    assert (index.in_flight >= 0).all()
+    assert ((index.missing != 0) <= coming).all(), "I1: pieces that nobody reads"
+    assert (coming <= (index.slab != 0)).all(), "I4: read into no place"
+    assert (index.failed <= coming).all() and (index.hung <= index.failed).all()
 
 
 def _check_segments(state: State, found: OnDisk) -> None:
@@ -123,45 +143,30 @@ def _check_places(ssd: Ssd, places: list[tuple[int, int, int]]) -> None:
         before_segment, before_end = segment, offset + size
 
 
-def _check_reads(state: State) -> None:
+def _check_reads(state: State, found: OnDisk) -> None:
     """I4, I9: pieces in flight are counted, and their places are not free."""
-    index, ssd = state.index, find_ssd(state)
+    ssd = find_ssd(state)
     waiting = sum(int(batch.waiting.sum()) for batch in ssd.reads.values())
     assert waiting == sum(batch.left for batch in ssd.reads.values())
-    assert index.in_flight.sum() == waiting, "I4: pieces in flight"
-    assert (index.in_flight >= 0).all()
-    coming = index.in_flight != 0
-    assert ((index.missing != 0) <= coming).all(), "I1: pieces that nobody reads"
-    assert (coming <= (index.slab != 0)).all(), "I4: read into no place"
-    assert (index.failed <= coming).all() and (index.hung <= index.failed).all()
+    assert found.pieces == waiting, "I4: pieces in flight"
     assert 0 <= ssd.reading_bytes <= state.config.limits.reads_in_flight_bytes_max, "I9"
 
 
-def _check_writes(state: State, live: np.ndarray) -> None:
+def _check_writes(state: State, found: OnDisk) -> None:
     """I4: what is being written stays in dram until its commit; each row is in one place."""
     index, ssd = state.index, find_ssd(state)
-    writing = set(live[index.saving[live] == Saving.WRITING].tolist())
-    placed = set(np.flatnonzero(index.new_segment.any(axis=1)).tolist())
-    assert writing == placed, "I4: saving"
     held = [row for batch in ssd.writes.values() for row in batch.rows.tolist()]
     held += list(ssd.journal.written)
     if ssd.commit is not None:
         held += list(ssd.commit.journal.written)
-    assert len(held) == len(set(held)) and set(held) == writing, "I4: written by nobody"
-    for plane_class in range(CLASS_COUNT):
-        strips = index.new_segment[:, plane_class] != 0
-        assert index.slab[strips, plane_class].all(), "I4: written from no place"
-    queued = [
-        row for row, (generation, _) in ssd.queue.items()
-        if index.generation[row] == generation and index.saving[row] == Saving.QUEUED
-    ]  # fmt: skip
-    queued += [
-        row for row, generation in ssd.moves.items()
-        if index.generation[row] == generation and index.saving[row] == Saving.QUEUED
-    ]  # fmt: skip
-    assert set(queued) == set(live[index.saving[live] == Saving.QUEUED].tolist()), "queued"
+    assert len(held) == len(set(held)), "I4: written twice"
+    assert set(held) == found.by_saving[Saving.WRITING], "I4: written by nobody"
+    waiting = [(row, generation) for row, (generation, _) in ssd.queue.items()]
+    waiting += ssd.moves.items()
+    queued = {row for row, generation in waiting if index.generation[row] == generation}
+    assert queued >= found.by_saving[Saving.QUEUED], "queued"
     assert ssd.queued_bytes == sum(size for _, size in ssd.queue.values())
-    assert set(ssd.queue) <= set(live.tolist()), "I9: queued and gone"
+    assert found.live.issuperset(ssd.queue), "I9: queued and gone"
     assert len(ssd.writes) <= state.config.limits.writes_in_flight_max * ssd.stripes, "I9"
 
 

@@ -2,6 +2,7 @@
 
 import hashlib
 from dataclasses import dataclass, field, fields, is_dataclass
+from functools import cache
 
 import numpy as np
 
@@ -59,14 +60,21 @@ _NOT_PLAIN = ("trees", "trees_by_key", "frontier", "copies")
 
 def feed(log: "hashlib._Hash", value: object) -> None:
     """Add a value to the log, in a form that is the same in every process."""
-    if isinstance(value, np.ndarray):
+    kind = type(value)
+    if kind is np.ndarray:
         log.update(value.tobytes())
-    elif isinstance(value, tuple | list):
+    elif kind is tuple or kind is list:
         for item in value:
             feed(log, item)
-    elif is_dataclass(value):
-        log.update(type(value).__name__.encode())
-        for each in fields(value):
-            feed(log, getattr(value, each.name))
+    elif names := _names_of(kind):
+        log.update(kind.__name__.encode())
+        for name in names:
+            feed(log, getattr(value, name))
     else:
         log.update(repr(value).encode())
+
+
+@cache
+def _names_of(kind: type) -> tuple[str, ...]:
+    """Return the fields of a dataclass, and nothing of another type."""
+    return tuple(each.name for each in fields(kind)) if is_dataclass(kind) else ()
