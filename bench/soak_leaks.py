@@ -108,7 +108,12 @@ def judge(gauge: Gauge, of: str, series: Series) -> Verdict | None:
 
 
 def judge_lives(gauge: Gauge, of: str, lives: Iterable[Series]) -> Verdict | None:
-    """Compare the last life with an earlier one at the same age, when tiers were full already."""
+    """Compare the last life with an earlier one at the same age, when tiers were full already.
+
+    None also of what is still filling at that age: how far it came there is chance.
+    """
+    if gauge.life_s > AGE_TO_S:
+        return None
     every = list(lives)
     values = []
     for series in every[max(1, len(every) // 3) :]:

@@ -95,6 +95,13 @@ def test_lives_are_compared_at_the_same_age_and_the_first_ones_do_not_count():
     assert not judge_lives(GAUGE, "daemons", filling).leaks
 
 
+def test_what_fills_for_longer_is_not_compared_at_that_age():
+    filling = Gauge("chunks", "", least=0, life_s=AGE_TO_S + 1)
+    lives = [life(level) for level in (0, 1000, 2000, 3000)]
+    assert judge_lives(filling, "daemons", lives) is None
+    assert judge_lives(GAUGE, "daemons", lives).leaks
+
+
 def test_gauges_that_no_series_was_long_enough_for_are_named():
     tables = (("daemon 3", DAEMON), ("node", NODE), ("client 0", CLIENT))
     found = [Verdict(gauge, of, 0, 0, ()) for of, table in tables for gauge in table]
