@@ -20,6 +20,7 @@ from bench.soak_blows import Blow, Kind
 from bench.soak_gauges import FORKING
 
 LEAVE_SECONDS = 30.0
+LINES_SHOWN = 9
 # Arrays go back to the system when they are freed: what stays is what somebody keeps.
 _ENVIRONMENT = {"PYTHONPATH": str(ROOT), "MALLOC_MMAP_THRESHOLD_": "262144"}
 _CALLS = ("lookup_us", "fetch_us", "put_us")
@@ -95,8 +96,10 @@ class Member:
         return code
 
     def last_words(self) -> str:
+        """Return the last lines of what it said: where it raised, and what."""
         lines = self._log.read_text().strip().splitlines()
-        return lines[-1] if lines else "nothing was said"
+        said = [line.strip() for line in lines[-LINES_SHOWN:]]
+        return " | ".join(said) or "nothing was said"
 
     def _read(self) -> None:
         assert self.process.stdout is not None
