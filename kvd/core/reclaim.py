@@ -57,6 +57,8 @@ def _is_room_wanted(ssd: Ssd) -> bool:
 
 
 def _begin(state: State) -> list[Effect]:
+    if not state.capacity_bytes:
+        return []  # What moves is read into dram first, and a start has none yet.
     ssd = find_ssd(state)
     segment = choose_victim(state)
     if segment is None:
@@ -153,7 +155,8 @@ def _go_on(state: State, clearing: Clearing) -> list[Effect]:
     effects: list[Effect] = []
     if lost.any():
         effects, gone = bring(state, strips[lost])
-        _give_up(state, clearing, gone)
+        if not state.touching:  # Else there is room for them soon.
+            _give_up(state, clearing, gone)
         here &= ~np.isin(strips, gone)
     there = here & (index.slab[rows, classes] != 0) & (index.missing[rows, classes] == 0)
     there &= (index.saving[rows] != Saving.WRITING) & ~index.condemned[rows]

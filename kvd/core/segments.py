@@ -187,9 +187,14 @@ def on_segment_done(state: State, event: SegmentDone) -> None:
         ssd.journal.segments[segment.id] = None
         return
     _unassign(ssd, segment)
-    segment.spoiled = segment.life == SegmentLife.MAKING
+    # Its file went, or bears a higher epoch: it would be chosen again and again, and never be had.
+    lost = event.fault.kind in (FaultKind.GONE, FaultKind.FORMAT)
+    segment.spoiled = lost or segment.life == SegmentLife.MAKING
     ssd.spoiled += segment.spoiled
+    recycled = segment.life == SegmentLife.RECYCLING
     ssd.turn(segment, SegmentLife.FREE)
+    if lost and recycled:
+        return
     if event.fault.kind == FaultKind.NO_SPACE:
         # No fault of the directory: what is there can still be cleared and written over.
         state.counts.ssd_segments_refused[()] += 1

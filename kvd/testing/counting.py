@@ -13,7 +13,7 @@ from kvd.core import disk_effects as asked
 from kvd.core import disk_events as told
 from kvd.core import effects as out
 from kvd.core import events as wished
-from kvd.core.counts import DRAM, SSD
+from kvd.core.counts import DRAM, SSD, Counts
 from kvd.core.effects import NotAdmitted, Promise, ReserveState, SealState
 from kvd.core.slabs import is_own
 from kvd.core.transitions import SessionState
@@ -69,7 +69,7 @@ class Tally:
             self._on_effect(effect)
         self._on_event(event)
         if self.world.steps % SUMS_EVERY == 0:
-            self._compare()
+            _compare(self.expected, self.state.counts)
             self._check_sums()
             self._check_tiers()
             self._check_bytes()
@@ -198,13 +198,6 @@ class Tally:
 
     # ---- what must hold among the counts ----
 
-    def _compare(self) -> None:
-        for name, family in self.expected.items():
-            counted = getattr(self.state.counts, name)
-            # As dicts first, which is quick; as counters a zero is as good as nothing.
-            if not dict.__eq__(counted, family) and counted != family:
-                require(False, f"counts: {name} {_differing(counted, family)}")
-
     def _check_sums(self) -> None:
         counts, state = self.state.counts, self.state
         for what in ("fetch", "lookup"):
@@ -262,6 +255,14 @@ class Tally:
 
 def _is_put(key: tuple[str, str]) -> bool:
     return key[1] in ("new", "replaced")
+
+
+def _compare(expected: dict[str, Counter], counts: Counts) -> None:
+    for name, family in expected.items():
+        counted = getattr(counts, name)
+        # As dicts first, which is quick; as counters a zero is as good as nothing.
+        if not dict.__eq__(counted, family) and counted != family:
+            require(False, f"counts: {name} {_differing(counted, family)}")
 
 
 def _differing(counted: Counter, expected: Counter) -> str:

@@ -123,6 +123,9 @@ class Fetch:
         self._ready = promise.ready
         if self.delivery == Delivery.MAP and promise.lease:
             mapped = self.client.mapped
+            lost = promise.lease not in self.world.state.leases
+            if lost and not _slabs_of(promise) <= mapped.keys():
+                return  # It was stopped, and its lease lost meanwhile: as the SDK, it gives up.
             self._strips = strips_of(self.world.memory, promise, self.chain, mapped)
             self.client.fetches.append(self)
             self._wait()
@@ -235,3 +238,7 @@ class Fetch:
                 fill.reported = True
                 self.world.ledger.excuse(RowKey(fill.keyspace, fill.lane, digest))
                 self.world.saw("a corrupt report")
+
+
+def _slabs_of(promise: Promise) -> set[int]:
+    return {slab for lane in promise.lanes for slabs in lane.slabs for slab in slabs.tolist()}
