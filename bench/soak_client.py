@@ -5,7 +5,6 @@ a call raises ends the process, and so is seen.
 """
 
 import contextlib
-import gc
 import itertools
 import json
 import signal
@@ -35,7 +34,6 @@ HELD_S_MAX = 0.5
 SLOW_BITS = 400_000_000
 READ_CHUNKS = 8  # At a time, so that comparing takes little memory.
 TO_DISK_EVERY, PREFETCH_EVERY, LEASE_EVERY = 5, 11, 7  # Requests; the rest of each is plain.
-COUNT_EVERY = 8
 BYTES_EVERY, ANCHORS_ALONE_EVERY = 4, 9
 
 
@@ -62,7 +60,7 @@ class Told:
     steady: bool = False  # One daemon was there all the time.
     why: list[str] = field(default_factory=list)
     corrupt: int = 0  # Chunks whose checksums failed, of this process so far.
-    objects: int = 0  # That the interpreter keeps track of; 0: not counted this time.
+    blocks: int = 0  # That the interpreter has allocated.
 
 
 class Requests:
@@ -70,7 +68,6 @@ class Requests:
 
     def __init__(self, client: Client, replay: Replay, begin_s: float) -> None:
         self._client, self._replay, self._begin_s = client, replay, begin_s
-        self._count = itertools.count(1)
         traces = set(replay.trace.tolist())
         self._spaces = {trace: client.keyspace(content.keyspace_of(trace)) for trace in traces}
 
@@ -96,8 +93,7 @@ class Requests:
             told.steady = before.connected and after.connected and before.epoch == after.epoch
             told.corrupt = after.counters.checksum_failures
         told.end_s = time.monotonic()
-        if next(self._count) % COUNT_EVERY == 0:
-            told.objects = len(gc.get_objects())
+        told.blocks = sys.getallocatedblocks()
         return told
 
     def _carry_out(self, told: Told, trace: int, blocks: np.ndarray) -> None:

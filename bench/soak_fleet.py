@@ -64,7 +64,7 @@ class Member:
     """One client's process, and the lines that come from it."""
 
     def __init__(self, index: int, command: list[str], log: Path, tally: Tally) -> None:
-        self.index, self.corrupt, self.objects = index, 0, 0
+        self.index, self.corrupt, self.blocks = index, 0, 0
         self.ended_by_us = False
         self._tally, self._log = tally, log
         self._stopped_at = self._resumed_at = 0.0
@@ -110,7 +110,7 @@ class Member:
             apart = told["end_s"] < self._stopped_at or told["begin_s"] > self._resumed_at
             self._tally.take(told, undisturbed=apart or not self._stopped_at)
             self.corrupt = max(self.corrupt, told["corrupt"])
-            self.objects = told["objects"] or self.objects
+            self.blocks = told["blocks"]
 
 
 class Fleet:

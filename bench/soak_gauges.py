@@ -94,7 +94,6 @@ def of_daemon(stats: Stats) -> Reading:
         "quarantined bytes": states["quarantined"],
         "orphaned slabs": stats.total("slabs", state="orphan"),
         "chunks known": stats.total("chunks"),
-        "write queue": stats.total("ssd_write_queue_bytes"),
     }
 
 

@@ -57,7 +57,6 @@ DAEMON = (
     Gauge("quarantined bytes", "B", 16 * MIB, why="of clients killed lately"),
     Gauge("orphaned slabs", "", 12, why="of clients stopped, until nothing in them is wanted"),
     Gauge("chunks known", "", 200, 0.05, "what there is room for", FILLED_SECONDS_MIN),
-    Gauge("write queue", "B", 32 * MIB, why="load"),
 )
 NODE = (
     Gauge("bytes on disk", "B", 4 * MIB, 1.0, "up to the budget, which is looked at apart"),
@@ -68,7 +67,7 @@ NODE = (
 )
 CLIENT = (
     Gauge("private memory", "B", 48 * MIB, 0.0, "buffers of large requests", FILLED_SECONDS_MIN),
-    Gauge("objects", "", 3000, why="requests at hand"),
+    Gauge("blocks of memory", "", 10_000, why="requests at hand"),
     Gauge("descriptors", "", 6, why="slabs met so far"),
     Gauge("threads", "", 2),
     Gauge("mappings of slabs", "", SLABS_MOST, why="slabs met so far"),

@@ -92,8 +92,8 @@ class Sampler:
             reading = of_process(member.process.pid)
             if reading is None:
                 continue
-            if member.objects:
-                reading["objects"] = member.objects
+            if member.blocks:
+                reading["blocks of memory"] = member.blocks
             self._take(key, reading, self._first_seen.setdefault(key, now), now)
         files = of_files(self._data, self._manager.directory)
         files["descriptors kept over restarts"] = sum(map(len, list(self._manager.store.values())))
