@@ -92,6 +92,12 @@ def validate_shape(shape: BlockShape) -> None:
                 f"kv group {index} asks for hit rule {group.hit_rule.name}; this daemon has ALL",
             )
         for tensor in group.tensors:
+            if tensor.role == Role.STATE:
+                # Its rows are no tokens: a prefix of it, cut anywhere, would be wrong bytes.
+                raise _refuse(
+                    f"kv group {index} has a tensor STATE under hit rule ALL, which is of tokens; "
+                    "a state needs hit rule STATE"
+                )
             if not (1 <= tensor.heads <= 1024 and 1 <= tensor.width <= 65_536):
                 raise _refuse(
                     f"tensor {tensor.role.name} of kv group {index} has {tensor.heads} heads of "

@@ -8,7 +8,7 @@ import numpy as np
 
 from kvd.codec import PROFILE_DEFAULT, CodecProfile, Grouping, RoleCode
 from kvd.codec.numbers import nearest
-from kvd.shape import BlockShape, KvGroup, TensorShape, cell_grid
+from kvd.shape import BlockShape, HitRule, KvGroup, TensorShape, cell_grid
 from kvd.types import Dtype, Lane, Part, Role, Shard, ShardScheme
 from tests.golden.writer import Chunk, Written, encode_chunk, lay_out, put_code, write_chunk
 
@@ -114,7 +114,8 @@ def _raw_dtypes(name: str) -> Accepted:
         TensorShape(Role.LATENT, 1, 7, Dtype.FP8_E5M2), TensorShape(Role.STATE, 3, 1, Dtype.INT8),
         TensorShape(V, 1, 40, BF16),
     )  # fmt: skip
-    chunk = chunk_of(name, BlockShape((KvGroup(1, tensors),)), 11, first=True)
+    shape = BlockShape((KvGroup(1, tensors, HitRule.STATE),))
+    chunk = chunk_of(name, shape, 11, first=True)
     text = "dtypes without a code are raw, of odd lengths; tensors of unlike head counts"
     return Accepted(text, chunk, write_chunk(chunk))
 

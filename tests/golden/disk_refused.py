@@ -279,8 +279,8 @@ def _keyspaces() -> dict[str, Entry]:
         "length": changed(lambda data: put(data, 0, U32.pack((1 << 32) - 1))),
         "text": changed(lambda data: put(data, 4, b"\xff")),
         "groups": word(0, 0), "layers": word(1, 1025), "rule": word(2, 3), "hit": word(2, 1),
-        "tensors": word(4, 3), "role": word(5, 5), "heads": word(6, 0), "width": word(7, 65537),
-        "dtype": word(8, 7),
+        "tensors": word(4, 3), "role": word(5, 5), "state": word(5, 4), "heads": word(6, 0),
+        "width": word(7, 65537), "dtype": word(8, 7),
     }  # fmt: skip
     return {f"keyspace-{name}": Entry(7, "plain", spoil, NONE) for name, spoil in whole.items()}
 

@@ -219,7 +219,7 @@ def parse_shape(data: bytes) -> list[dict]:
         layers, rule, trailing = take(1, 1024), take(0, 0), take(0, (1 << 32) - 1)
         tensors = [
             {
-                "role": _NAMES["role"][take(1, 4)], "heads": take(1, 1024),
+                "role": _NAMES["role"][take(1, 3)], "heads": take(1, 1024),
                 "width": take(1, 65536), "dtype": _NAMES["dtype"][take(1, 6)],
             }
             for _ in range(take(1, 8))

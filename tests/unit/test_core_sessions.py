@@ -66,12 +66,21 @@ def test_a_handle_belongs_to_its_session() -> None:
         assert kind_of(scene.ask(wish)) == ErrorKind.INVALID
 
 
+STATE = TensorShape(Role.STATE, 1, 8, Dtype.BF16)
 SHAPES = {
     "no layers": (BlockShape.of_attention(0, 2, 8, Dtype.BF16), ErrorKind.INVALID),
     "no groups": (BlockShape(()), ErrorKind.INVALID),
     "a rule of later": (
-        BlockShape((KvGroup(2, (TensorShape(Role.STATE, 1, 8, Dtype.BF16),), HitRule.STATE),)),
+        BlockShape((KvGroup(2, (STATE,), HitRule.STATE),)),
         ErrorKind.INCOMPATIBLE,
+    ),
+    "a state under the rule of tokens": (
+        BlockShape((KvGroup(2, (STATE,)),)),
+        ErrorKind.INVALID,
+    ),
+    "a state beside KV of tokens": (
+        BlockShape((*SHAPE.groups, KvGroup(2, (*SHAPE.groups[0].tensors, STATE)))),
+        ErrorKind.INVALID,
     ),
 }
 
