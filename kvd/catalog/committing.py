@@ -8,7 +8,7 @@ from pathlib import Path
 
 import lmdb
 
-from kvd.catalog.contract import DAMAGED_NAME, DATA_NAME, Changes, Committed, Report
+from kvd.catalog.contract import DAMAGED_NAME, Changes, Committed, Report
 from kvd.catalog.environment import (
     FULL,
     Environment,
@@ -18,7 +18,7 @@ from kvd.catalog.environment import (
     make_environment,
     puts,
 )
-from kvd.catalog.looking import Look
+from kvd.catalog.looking import Look, has_data
 from kvd.clock import NS_PER_S, Clock
 from kvd.errors import Fault, FaultKind
 from kvd.limits import CatalogBounds
@@ -38,7 +38,7 @@ def open_catalog(
     bounds = bounds or CatalogBounds()
     size = max(map_bytes, bounds.map_bytes_min)
     try:
-        old = (path / DATA_NAME).exists()
+        old = has_data(path)
         if not old:
             make_environment(path, size)
         environment = Environment(path, size)

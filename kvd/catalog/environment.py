@@ -65,7 +65,7 @@ def make_environment(path: Path, map_bytes: int) -> None:
 def remove_catalog(path: Path) -> None:
     """Remove a catalog that cannot be used, so that one can be made anew; raise OSError.
 
-    Every segment is an orphan then.
+    Segments go before it: without it a start does not take them for its own.
     """
     shutil.rmtree(path)
     _sync_directory(path.parent)

@@ -14,8 +14,8 @@ from typing import BinaryIO
 import numpy as np
 
 from kvd.catalog import scan
-from kvd.catalog.contract import DAMAGED_NAME, DATA_NAME, Changes, Contents, Refusal, Table
-from kvd.catalog.looking import Look, damaged
+from kvd.catalog.contract import DAMAGED_NAME, Changes, Contents, Refusal, Table
+from kvd.catalog.looking import Look, damaged, has_data, unread
 from kvd.errors import Fault, FaultKind
 from kvd.format.keyspaces import parse_keyspace
 from kvd.format.page import Refused
@@ -55,7 +55,7 @@ def load_catalog(path: Path) -> Contents | Fault:
         others = others_file.read()
         rows = _map_rows(rows_file.fileno())
     if not others.endswith(scan.END.pack(scan.NO_TABLE, len(rows))):
-        return damaged(path, "its scan ended early")
+        return unread(path, "its scan ended early")
     found = _sorted(path, others[: -scan.END.size])
     if isinstance(found, Fault):
         return found
@@ -68,7 +68,11 @@ def _memory(name: str) -> BinaryIO:
 
 def _scan(path: Path, rows: int, others: int) -> Fault | None:
     """Have the catalog written to two descriptors."""
-    if not (path / DATA_NAME).exists():
+    try:
+        there = has_data(path)
+    except OSError as error:
+        return unread(path, str(error.strerror))
+    if not there:
         return Fault(FaultKind.GONE, f"the catalog {path} is not there")
     if (path / DAMAGED_NAME).exists():
         return damaged(path, "so it was found when it was last written to")

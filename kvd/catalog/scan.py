@@ -11,16 +11,25 @@ from collections.abc import Iterable
 from itertools import chain, islice
 
 import lmdb
+from lmdb.verify import VerifyError
+from lmdb.verify import verify as problems_of
 
 ENTRY = struct.Struct("<BII")  # Table, length of key, length of value; both follow.
 END = struct.Struct("<BQ")  # The last entry: no table, and the number of rows.
 TABLES = (b"meta", b"keyspaces", b"rows", b"segments")
 NO_TABLE = 255
-UNREAD = 3  # The exit code when it could not be seen whether the file is damaged.
+# Exit codes. One that is neither, as of an interpreter that could not begin, is UNREAD as well.
+UNREAD = 3  # It could not be seen whether the file is damaged.
+DAMAGED = 4  # It was seen.
 TABLES_MAX = 16
 _AT_ONCE = 4096
 _NICE = 10
+_SEEN = (lmdb.CorruptedError, lmdb.PageNotFoundError, lmdb.InvalidError)  # In the file itself.
 _Entries = list[tuple[bytes, bytes]]
+
+
+class Damage(Exception):
+    """What is wrong with the file, in one line."""
 
 
 def scan(path: str, row_sizes: tuple[int, int], rows_out: int, others_out: int) -> None:
@@ -43,7 +52,7 @@ def _blocks(path: str) -> Iterable[tuple[int, _Entries]]:
             try:
                 table = environment.open_db(name, txn=transaction, create=False)
             except lmdb.NotFoundError:
-                sys.exit(f"it has no table {name.decode()}")
+                raise Damage(f"it has no table {name.decode()}") from None
             entries = iter(transaction.cursor(db=table))
             while block := list(islice(entries, _AT_ONCE)):
                 yield number, block
@@ -69,28 +78,39 @@ def _write(descriptor: int, data: bytes) -> None:
 
 
 def verify(path: str) -> None:
-    """Exit with the first problem of the file's structure, its list of free pages included."""
-    from lmdb.verify import verify as problems_of
+    """Raise Damage with the first problem of the file's structure, its free pages included.
 
-    os.nice(_NICE)  # Nobody waits for it but the first commit.
-    problems = problems_of(path)
+    By plain reads, so a medium that fails is an OSError.
+    """
+    try:
+        problems = problems_of(path)
+    except VerifyError as error:
+        problems = [str(error)]
     if problems:
-        sys.exit(problems[0])
+        raise Damage(problems[0])
 
 
 def main(path: str, *numbers: str) -> None:
     if not numbers:
+        os.nice(_NICE)  # Nobody waits for it but the first commit.
         verify(path)
         return
     key_bytes, value_bytes, rows_out, others_out = map(int, numbers)
-    scan(path, (key_bytes, value_bytes), rows_out, others_out)
+    try:
+        scan(path, (key_bytes, value_bytes), rows_out, others_out)
+    except _SEEN as error:
+        raise Damage(str(error)) from None
+    except lmdb.Error:
+        verify(path)  # Of a map that cannot be had it is not known why; this may tell.
+        raise
 
 
 if __name__ == "__main__":
     try:
         main(*sys.argv[1:])
-    except (MemoryError, lmdb.MemoryError, OSError) as error:  # Says nothing of the file.
+    except Damage as error:
+        sys.stderr.write(str(error))
+        sys.exit(DAMAGED)
+    except (MemoryError, lmdb.Error, OSError) as error:  # Says nothing of the file.
         sys.stderr.write(str(error) or "no memory")
         sys.exit(UNREAD)
-    except lmdb.Error as error:
-        sys.exit(str(error))

@@ -2,9 +2,9 @@
 
 from pathlib import Path
 
-from kvd.catalog.contract import DATA_NAME, Contents, Refusal
+from kvd.catalog.contract import Contents, Refusal
 from kvd.catalog.loading import load_catalog
-from kvd.catalog.looking import Look
+from kvd.catalog.looking import Look, has_data
 from kvd.checking.findings import Finding, Findings, Kind, Level
 from kvd.checking.plan import Plan
 from kvd.errors import ErrorKind, Fault, FaultKind, KvdError
@@ -23,7 +23,7 @@ def load(path: Path, segment_count: int, findings: Findings, plan: Plan) -> Cont
 
     `segment_count` is of segment files. Raise KvdError when it cannot be looked at.
     """
-    if not (path / DATA_NAME).exists():
+    if not has_data(path):
         _not_there(path, segment_count, findings, plan)
         return None
     look = Look(path)  # At the same time as the loader: both read all of it.

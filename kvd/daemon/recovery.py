@@ -78,10 +78,12 @@ def find_tier(settings: SsdSettings) -> FoundTier:
         directories, budget, places = _open(settings, undo)
         catalog = home_of(directories)
         try:
-            contents = _load(catalog)
+            contents, damaged = _load(catalog, directories)
             directories = arrange(directories, contents.meta.directories)
             reconciled = reconcile(contents, [each.found_segments() for each in directories])
             _remove_orphans(directories, reconciled)
+            if damaged:  # Last: segments without a catalog are not a start's to remove.
+                remove_catalog(catalog)
         except OSError as error:
             raise unusable(Path(error.filename or catalog), error) from None
         _say_what_was_found(directories, contents, reconciled)
@@ -128,20 +130,31 @@ def _open(settings: SsdSettings, undo: ExitStack) -> tuple[list[DataDirectory], 
     return directories, budget, places
 
 
-def _load(path: Path) -> Contents:
-    """Return what the catalog holds, nothing where there is none or it is damaged."""
+def _load(path: Path, directories: list[DataDirectory]) -> tuple[Contents, bool]:
+    """Return what the catalog holds, and whether it is damaged; nothing is changed.
+
+    A damaged one holds nothing, nor does one that is not there yet. Raise UNAVAILABLE when it
+    cannot be read, or is not there although it was: a mount may be missing.
+    """
     contents = load_catalog(path)
     match contents:
         case Fault(FaultKind.FORMAT, message):
             _log.error("%s; all that was in the ssd tier is given up", message)
-            remove_catalog(path)
-        case Fault(FaultKind.GONE):
-            pass
+        case Fault(FaultKind.GONE, message):
+            count = sum(len(directory.found_segments()) for directory in directories)
+            if count:
+                raise KvdError(
+                    ErrorKind.UNAVAILABLE,
+                    f"{message}, and {count} segments are; bring it back, or have the set begin "
+                    "anew with kvd check --repair",
+                )
         case Fault(_, message):
-            raise KvdError(ErrorKind.UNAVAILABLE, message)
+            remedy = "nothing was changed; start again when that is mended"
+            raise KvdError(ErrorKind.UNAVAILABLE, f"{message}; {remedy}")
         case _:
-            return contents
-    return Contents(Meta(), {}, np.empty(0, ROW), np.empty(0, SEGMENT), {}, Changes())
+            return contents, False
+    nothing = Contents(Meta(), {}, np.empty(0, ROW), np.empty(0, SEGMENT), {}, Changes())
+    return nothing, contents.kind == FaultKind.FORMAT
 
 
 def _remove_orphans(directories: list[DataDirectory], reconciled: Reconciled) -> None:

@@ -171,7 +171,6 @@ MISSED = {
 PERHAPS = {  # What it costs depends on where it is.
     "a flipped catalog": flip_catalog,
     "a cut catalog": cut(f"catalog/{DATA_NAME}"),
-    "no catalog": remove(f"catalog/{DATA_NAME}"),
 }
 
 
@@ -254,6 +253,21 @@ def test_it_is_refused_in_one_line(what, new_scene, rounds):
         assert not scene.node.start()
         [line] = scene.node.daemon.lines
         assert scene.node.end() == 2 and str(scene.data) in line and "superblock" in line, line
+
+
+def test_no_catalog_is_refused_until_a_person_calls_it_lost(new_scene):
+    scene, what = new_scene(), "no catalog"
+    scene.catalog.unlink()
+    assert not scene.node.start()
+    line = scene.node.daemon.lines[-1]
+    assert scene.node.end() == 2 and str(scene.data) in line and "kvd check --repair" in line
+    assert len(list((scene.data / "segments").iterdir())) >= CLASS_COUNT
+    code, found = scene.node.check("--repair")
+    assert code == 1 and found["wrong"] == {"catalog": 1}, found
+    _start(scene)
+    assert _missed(scene)
+    _heal(scene, what)
+    assert_right(scene, what)
 
 
 @pytest.mark.parametrize("what", MISSED)

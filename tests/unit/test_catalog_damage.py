@@ -4,22 +4,26 @@ import errno
 import os
 import shutil
 import struct
+import sys
 
 import lmdb
 import numpy as np
 import pytest
 from lmdb.verify import verify
 
+from kvd.catalog.committing import open_catalog
 from kvd.catalog.contract import Changes, Contents, Refusal, Table
 from kvd.catalog.environment import Environment, remove_catalog
 from kvd.catalog.loading import load_catalog
 from kvd.catalog.looking import Look
 from kvd.checksum import checksum
+from kvd.clock import MonotonicClock
 from kvd.errors import Fault, FaultKind
 from kvd.format.keyspaces import pack_keyspace
 from kvd.format.records import Meta, pack_meta
 from kvd.format.rows import KEY_BYTES, put_lane, seal_rows
 from kvd.identity import Keyspace
+from kvd.limits import MIB
 from kvd.shape import BlockShape
 from kvd.types import Dtype, Lane
 from tests.unit.catalog_scene import (
@@ -307,6 +311,57 @@ def test_a_file_that_cannot_be_read_is_not_called_damaged(copy):
     (copy / "data.mdb").mkdir()
     fault = Look(copy).verdict()
     assert fault.kind == FaultKind.IO and os.strerror(errno.EISDIR) in fault.message
+
+
+BROKEN = {
+    "no lmdb": 'mkdir -p "$0.d"; echo "raise ImportError(1)" > "$0.d/lmdb.py"; PYTHONPATH="$0.d"',
+    "no descriptors": "ulimit -n 3;",
+    "SIGBUS": "kill -BUS $$;",
+    "SIGSEGV": "kill -SEGV $$;",
+    "an unknown exit": "exit 1;",
+    "an end that says nothing": "[ $# -lt 4 ] && exit 1; exit 0;",
+}
+
+
+def have_readers_be(monkeypatch, path, prelude):
+    """Have `prelude`, of a shell, come before the program of those who look at catalogs."""
+    path.write_text(f'#!/bin/sh\n{prelude} exec {sys.executable} "$@"\n')
+    path.chmod(0o700)
+    monkeypatch.setattr("kvd.catalog.looking.sys.executable", str(path))
+
+
+@pytest.mark.parametrize("what", BROKEN)
+def test_a_reader_in_trouble_says_nothing_of_the_file(copy, tmp_path, monkeypatch, what):
+    have_readers_be(monkeypatch, tmp_path / "reader", BROKEN[what])
+    for fault in (load_catalog(copy), Look(copy).verdict()):
+        assert isinstance(fault, Fault)
+        assert fault.kind == FaultKind.IO and "was not read" in fault.message, fault
+        assert "\n" not in fault.message
+
+
+def test_a_signal_counts_only_where_plain_reads_find_damage(copy, tmp_path, monkeypatch):
+    """LMDB reads through a map, where a medium that fails is a signal as well."""
+    have_readers_be(monkeypatch, tmp_path / "reader", "if [ $# -gt 3 ]; then kill -BUS $$; fi;")
+    assert fault_of(copy).kind == FaultKind.IO
+    os.truncate(copy / "data.mdb", 8192)
+    fault = fault_of(copy)
+    assert fault.kind == FaultKind.FORMAT and "SIGBUS" in fault.message
+
+
+def test_a_file_that_cannot_be_opened_is_not_called_damaged(copy):
+    (copy / "data.mdb").unlink()
+    (copy / "data.mdb").mkdir()
+    fault = fault_of(copy)
+    assert fault.kind == FaultKind.IO and os.strerror(errno.EISDIR) in fault.message
+
+
+def test_a_path_that_cannot_be_looked_at_is_not_called_gone(copy):
+    (copy / "data.mdb").rename(copy / "away")
+    (copy / "data.mdb").symlink_to("data.mdb")
+    assert fault_of(copy).kind == FaultKind.IO
+    fault = open_catalog(copy, MIB, lambda _: None, MonotonicClock())
+    assert isinstance(fault, Fault) and fault.kind == FaultKind.IO
+    assert (copy / "away").exists()
 
 
 def test_a_catalog_without_its_data_is_made_anew(copy):

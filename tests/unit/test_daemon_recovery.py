@@ -1,5 +1,6 @@
 """Recovery believes what catalog and directories agree on, and puts the rest right."""
 
+import errno
 import logging
 import os
 
@@ -166,13 +167,44 @@ def test_more_segments_than_the_budget_allows_are_all_told(scene):
     assert len(recovered.segments) == 30 > scene.found.config.segments_max >= 6
 
 
-def test_without_a_catalog_everything_begins_anew(scene):
+def test_segments_without_a_catalog_are_left_alone_and_refused(scene):
+    """As of a mount that is missing: only a person may call it lost."""
     (scene.catalog / "data.mdb").unlink()
+    with pytest.raises(
+        KvdError, match="is not there, and 3 segments are.*kvd check --repair"
+    ) as no:
+        scene.find()
+    assert no.value.kind == ErrorKind.UNAVAILABLE and "\n" not in no.value.message
+    assert len(os.listdir(scene.paths[0] / "segments")) == 3
+    assert not any(is_locked(path / "lock") for path in scene.paths)
+
+
+def test_without_a_catalog_and_segments_everything_begins_anew(scene):
+    (scene.catalog / "data.mdb").unlink()
+    for segment in range(3):
+        scene.segment(segment).unlink()
     recovered = scene.find()
     assert not recovered.segments and not recovered.keyspaces and not recovered.rows.parents
     assert recovered.generation == 0
-    assert not os.listdir(scene.paths[0] / "segments")
     assert [part.directories for part in scene.found.purge] == [scene.uuids]
+
+
+def test_a_damaged_catalog_goes_only_after_its_segments(scene, monkeypatch):
+    """What ends a start in between leaves what the next one calls damaged again, not gone."""
+    (scene.catalog / "data.mdb").write_bytes(b"\xa5" * MAP)
+    gone = []
+
+    def unlink(self, path):
+        if gone:
+            raise OSError(errno.EIO, os.strerror(errno.EIO), path)
+        gone.append(os.unlink(path))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(OsFiles, "unlink", unlink)
+        with pytest.raises(KvdError, match="cannot be used"):
+            scene.find()
+    assert gone and (scene.catalog / "data.mdb").exists()
+    assert not scene.find().segments and not os.listdir(scene.paths[0] / "segments")
 
 
 def test_a_damaged_catalog_is_removed_with_its_segments_and_said_once(scene, caplog):
@@ -188,7 +220,7 @@ def test_a_catalog_that_cannot_be_read_is_left_alone_and_refused(scene, monkeypa
         return Fault(FaultKind.IO, "the catalog cannot be read today")
 
     monkeypatch.setattr(recovery, "load_catalog", fails)
-    with pytest.raises(KvdError, match="cannot be read today") as refused:
+    with pytest.raises(KvdError, match="cannot be read today; nothing was changed") as refused:
         scene.find()
     assert refused.value.kind == ErrorKind.UNAVAILABLE
     assert (scene.catalog / "data.mdb").exists() and scene.segment(1).exists()
