@@ -11,9 +11,9 @@ from kvd.cli.serve_flags import said_flags
 from kvd.config import serve_config
 from kvd.doctor.examine import DEEP, PROBES, examine, scene_of
 from kvd.doctor.findings import Level
-from kvd.doctor.host import Host
 from kvd.doctor.plan import plan_of
 from kvd.errors import ErrorKind, KvdError
+from kvd.host.reading import Host
 
 EXIT_FINE = 0
 EXIT_FAILS = 1

@@ -10,6 +10,7 @@ import resource
 import signal
 import sys
 import threading
+from dataclasses import replace
 
 from kvd.cli.serve_flags import said_flags
 from kvd.cli.service import Service, take_service, whose
@@ -18,6 +19,7 @@ from kvd.clock import seconds_since_1970
 from kvd.config import LogSettings, ServeConfig, serve_config
 from kvd.daemon.loop import Daemon, exit_on_bug
 from kvd.daemon.loop import run as run_loop
+from kvd.daemon.memory_bound import dram_that_fits
 from kvd.daemon.quotas import quotas_of
 from kvd.daemon.recovery import FoundTier, find_tier
 from kvd.errors import KvdError
@@ -53,6 +55,8 @@ def run(arguments: argparse.Namespace) -> int:
         service = take_service(os.environ)
         service.recovering()
         found = find_tier(config.ssd) if config.ssd else None
+        fits = dram_that_fits(config.dram_bytes, service.kept.slabs)
+        config = replace(config, dram_bytes=fits)
         run_loop(_serve(config, found, service))
     except KvdError as error:
         return _refuse(error.message)

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from kvd.doctor.host import Host
+from kvd.host.reading import Host
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,9 +13,9 @@ from importlib import metadata
 from pathlib import Path
 
 from kvd.doctor.findings import Finding, fail, note, ok, warn
-from kvd.doctor.host import Host, Unseen
 from kvd.doctor.plan import Listen, Plan, Scene
 from kvd.errors import KvdError
+from kvd.host.reading import Host, Unseen
 from kvd.rpc.lock import LOCK_NAME
 
 _ANSWER_SECONDS = 3.0

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 from kvd.doctor import cgroups, doors, gpu, memory, people, remote, software, storage
 from kvd.doctor.findings import Finding, note
-from kvd.doctor.host import Host, Unseen
 from kvd.doctor.plan import Plan, Scene
+from kvd.host.reading import Host, Unseen
 
 Probe = Callable[[Scene], Iterable[Finding]]
 

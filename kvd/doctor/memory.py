@@ -4,8 +4,8 @@ from collections.abc import Iterator
 
 from kvd.arena.pages import SHMEM_ENABLED, pages_note
 from kvd.doctor.findings import Finding, fail, note, ok, warn
-from kvd.doctor.host import UNLIMITED, field
 from kvd.doctor.plan import DAEMON_BYTES, Scene
+from kvd.host.reading import UNLIMITED, field
 from kvd.limits import MIB
 from kvd.units import human
 

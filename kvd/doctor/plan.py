@@ -11,7 +11,7 @@ from kvd.config import (
     TcpSettings,
     TenantSettings,
 )
-from kvd.doctor.host import Host
+from kvd.host.reading import Host
 from kvd.limits import MIB
 
 # Of the daemon besides dram: itself, and the index of a million strips (README, what was measured).

@@ -4,9 +4,9 @@ from collections.abc import Iterator
 
 from kvd.clock import MonotonicClock
 from kvd.doctor.findings import Finding, fail, ok
-from kvd.doctor.host import Unseen
 from kvd.doctor.plan import Scene
 from kvd.errors import KvdError
+from kvd.host.reading import Unseen
 
 
 def security(scene: Scene) -> Iterator[Finding]:

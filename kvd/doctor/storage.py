@@ -12,11 +12,11 @@ from kvd.daemon.budget import default_bytes, divide, look
 from kvd.disk.files import OsFiles, read_page, write_page
 from kvd.doctor.devices import Disk, disk_of
 from kvd.doctor.findings import Finding, fail, note, ok, warn
-from kvd.doctor.host import Unseen
-from kvd.doctor.mounts import Mount, mount_under, mounts_of
 from kvd.doctor.places import may_write, nearest, owned
 from kvd.doctor.plan import Scene
 from kvd.errors import KvdError
+from kvd.host.mounts import Mount, mount_under, mounts_of
+from kvd.host.reading import Unseen
 from kvd.limits import PAGE_BYTES
 from kvd.units import human
 

@@ -33,7 +33,8 @@ ROOMS = {
     "catalog": Room(("words", "format"), ("lmdb",)),
     "arena": Room(("words",), ("cupy",)),
     "checking": Room(("words", "codec", "format", "disk", "catalog")),
-    "daemon": Room(("words", *BELOW_DAEMON, "observe"), ("uvloop",)),
+    "host": Room(("words",)),
+    "daemon": Room(("words", *BELOW_DAEMON, "host", "observe"), ("uvloop",)),
     "rpc": Room(
         (
             "words",
@@ -66,6 +67,7 @@ ROOMS = {
             "words",
             "v1",
             "codec",
+            "host",
             "arena",
             "disk",
             "daemon.budget",
@@ -77,7 +79,7 @@ ROOMS = {
     ),  # fmt: skip
     "sizing": Room(("words", "codec", "format", "daemon.budget")),
     "cli": Room(
-        ("words", "admin", "client", "checking", "doctor", "sizing", "v1"),
+        ("words", "admin", "client", "checking", "host", "doctor", "sizing", "v1"),
         ("rich", "google", "grpc", "grpc_health"),
     ),
     "testing": Room(("words", *BELOW_DAEMON, "daemon", "rpc", "observe"), ("pytest", "hypothesis")),

@@ -4,8 +4,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from kvd.doctor.findings import Finding, Level
-from kvd.doctor.host import Host
 from kvd.doctor.plan import Plan, Scene
+from kvd.host.reading import Host
 from kvd.limits import GIB, MIB
 
 LIMITS = """\

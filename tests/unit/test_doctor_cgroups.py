@@ -6,7 +6,7 @@ import pytest
 
 from kvd.doctor import cgroups
 from kvd.doctor.findings import Level
-from kvd.doctor.host import Unseen
+from kvd.host.reading import Unseen
 from kvd.limits import GIB, MIB
 from tests.unit.doctor_scene import Hosts, all_ok, is_told, mountinfo
 

@@ -11,8 +11,8 @@ import pytest
 from kvd.doctor import doors, people
 from kvd.doctor.examine import scene_of
 from kvd.doctor.findings import Level
-from kvd.doctor.host import Host, Unseen
 from kvd.doctor.plan import Listen, NamedFile
+from kvd.host.reading import Host, Unseen
 from kvd.rpc.lock import DirectoryLock
 from tests.unit.doctor_scene import Hosts, all_ok, by_check, is_told
 

@@ -10,7 +10,7 @@ import pytest
 
 from kvd.doctor import memory
 from kvd.doctor.findings import Level
-from kvd.doctor.host import Host, Unseen
+from kvd.host.reading import Host, Unseen
 from kvd.limits import GIB, MIB
 from tests.unit.doctor_scene import LIMITS, Hosts, all_ok, by_check, is_told, meminfo
 
@@ -158,7 +158,7 @@ def test_other_text_than_expected_is_unseen(hosts):
 
 LOWERED = """
 import json, resource, sys
-from kvd.doctor.host import Host
+from kvd.host.reading import Host
 resource.setrlimit(resource.RLIMIT_NOFILE, (200, 300))
 resource.setrlimit(resource.RLIMIT_MEMLOCK, (4096, 8192))
 print(json.dumps([Host().limit("Max open files"), Host().limit("Max locked memory")]))

@@ -8,8 +8,8 @@ from kvd.cli.serve_flags import add_settings, said_flags
 from kvd.config import serve_config
 from kvd.doctor import remote
 from kvd.doctor.findings import Level
-from kvd.doctor.host import Host
 from kvd.doctor.plan import Scene, plan_of
+from kvd.host.reading import Host
 from tests.e2e.certificates import Authority
 from tests.unit.doctor_scene import all_ok, is_told
 

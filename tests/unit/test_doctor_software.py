@@ -13,7 +13,7 @@ from kvd.codec.native import Loaded
 from kvd.doctor import gpu, software
 from kvd.doctor.examine import DEEP, PROBES, examine, scene_of
 from kvd.doctor.findings import Level
-from kvd.doctor.host import Host, Unseen
+from kvd.host.reading import Host, Unseen
 from tests.unit.doctor_scene import Hosts, all_ok, by_check, is_told
 
 

@@ -10,7 +10,7 @@ from kvd.disk.directories import open_directories
 from kvd.disk.files import OsFiles
 from kvd.doctor import storage
 from kvd.doctor.findings import Level
-from kvd.doctor.host import Unseen
+from kvd.host.reading import Unseen
 from kvd.limits import GIB, MIB
 from tests.unit.doctor_scene import DEVICE, Hosts, all_ok, by_check, is_told, mountinfo
 

@@ -4,7 +4,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-from kvd.doctor.host import Host, Unseen
+from kvd.host.reading import Host, Unseen
 
 _OCTAL = re.compile(r"\\([0-7]{3})")
 
