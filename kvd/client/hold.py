@@ -127,11 +127,14 @@ class Hold:
     def _leave(self) -> None:
         lease = self.granted.lease
         lease.moved = True
+        # Decided under the lock: a release behind it finds no reader, and lets go itself.
         with self._lock:
             self._readers -= 1
-            over = self._readers == 0 and (self._released or lease.lost)
-        if over:
-            self.scope.link.post(self._let_go if self._released else self._drop_views)
+            is_last, released = self._readers == 0, self._released
+        if is_last and released:
+            self.scope.link.post(self._let_go)
+        elif is_last and lease.lost:
+            self.scope.link.post(self._drop_views)
 
     def _proven(self) -> bool:
         lease = self.granted.lease
@@ -148,6 +151,7 @@ class Hold:
             self.granted.lease.release()
 
     def _let_go(self) -> None:
+        """Give everything back; once, behind the release and the last reader."""
         granted, scope = self.granted, self.scope
         self.arrivals.end()
         session = granted.lease.session

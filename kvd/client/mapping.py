@@ -142,6 +142,8 @@ class Pool:
     def give(self, buffer: Buffer) -> None:
         """Take back a buffer that nobody reads or writes any more."""
         with self._lock:
+            # Kept twice it would be handed to two, and one's bytes sealed as the other's.
+            assert not any(b is buffer for b in self._kept), "a buffer given back twice"
             self._kept.append(buffer)
             while sum(b.size for b in self._kept) > self._kept_bytes_max:
                 self._kept.pop(0)

@@ -1,5 +1,7 @@
 """Buffers of the SDK that are used again: how many are kept, and which."""
 
+import pytest
+
 from kvd.client.mapping import Pool
 from kvd.limits import MIB
 
@@ -16,6 +18,17 @@ def test_a_buffer_is_used_again():
     pool.give(first)
     assert pool.take(2 * MIB) is first
     assert pool.take(2 * MIB) is not first
+
+
+def test_a_buffer_given_back_twice_is_refused_and_kept_once():
+    """Kept twice, two would have it at a time, each writing over the other's bytes."""
+    pool = Pool()
+    first = pool.take(MIB)
+    pool.give(first)
+    with pytest.raises(AssertionError, match="given back twice"):
+        pool.give(first)
+    assert pool.take(MIB) is first
+    assert pool.take(MIB) is not first
 
 
 def test_larger_and_larger_requests_leave_no_buffers_behind():
