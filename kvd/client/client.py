@@ -12,7 +12,7 @@ from kvd.client.outcomes import Status
 from kvd.client.scope import Scope, check_text, invalid
 from kvd.client.space import Space
 from kvd.client.thread import watch_forks
-from kvd.codec import PROFILE_DEFAULT, CodecProfile
+from kvd.codec import PROFILE_DEFAULT, PROFILES, CodecProfile
 from kvd.identity import Keyspace
 from kvd.shape import cell_grid, validate_shape
 from kvd.types import Lane
@@ -47,6 +47,7 @@ class Client:
     ) -> Space:
         """Return the verbs of one lane of a keyspace; raise INVALID for a shape no daemon takes.
 
+        So is a codec profile that is not the registered one of its id: readers decode by the id.
         The daemon hears of it with the first verb, and again after a reconnect.
         """
         validate_shape(keyspace.shape)
@@ -57,6 +58,9 @@ class Client:
         if not 1 <= keyspace.chunk_tokens <= CHUNK_TOKENS_MAX:
             tokens = keyspace.chunk_tokens
             raise invalid(f"chunk_tokens is {tokens}, allowed are 1 to {CHUNK_TOKENS_MAX}")
+        if PROFILES.get(profile.id) != profile:
+            known = ", ".join(map(str, PROFILES))
+            raise invalid(f"codec profile {profile.id} is not as registered; there are {known}")
         grid = cell_grid(keyspace.shape, lane)
         number = self._numbers.setdefault(keyspace, len(self._numbers))
         scope = Scope(
