@@ -51,16 +51,19 @@ def compare(fetch: Fetch, prepared: Prepared, first: int = 0) -> Comparison:
     """Compare what has arrived with chunks `first` on as `Space.prepare` made them of KV.
 
     What fails its checksum is no difference, but counted as ever. Differing chunks stay as they are
-    unless they are named to `release`. Raise INVALID for another codec profile.
+    unless they are named to `release`. Raise INVALID for another codec profile, strips of another
+    shape, or prepared with another `first`.
     """
     hold = fetch.hold
     if hold is None:
         return Comparison((0, 0, 0), ())
+    strips = hold.granted.strips
+    prepared.check(strips.grid, strips.chunk_tokens, first)
     counts: list[int] = []
     found: list[Difference] = []
     for plane_class in PlaneClass:
         end = max(first, min(first + prepared.count, hold.counts[plane_class]))
-        _check_profile(hold.granted.strips, prepared, slice(first, end))
+        _check_profile(strips, prepared, slice(first, end))
         act = partial(_compare, hold, plane_class, (prepared, first), found)
         area = Area(0, hold.scope.grid.layers, first, end)
         counts.append(hold.read(area, plane_class + 1, partial(act, area)) if end > first else 0)
@@ -84,7 +87,7 @@ def _compare(
     table = strips.table(plane_class)[area.chunk_begin : area.chunk_end]
     rows = slice(area.chunk_begin - first, area.chunk_end - first)
     homes = prepared.addresses[rows, plane_class]
-    mine = _tables(homes, prepared.cell_count)
+    mine = _tables(homes, strips.grid.cell_count)
     lengths = np.ascontiguousarray(mine["length"] & LENGTH_MASK)
     wrong = np.zeros(table.shape, bool)
     sums = np.ascontiguousarray(table["checksum"])

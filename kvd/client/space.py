@@ -95,6 +95,8 @@ class Space:
     def prepare(self, tensors: Tensors, first: int = 0) -> Prepared:
         """Encode all whole chunks of `tensors` for `put_strips`, chunk `first` being the first."""
         scope = self.scope
+        if first < 0:
+            raise invalid(f"first is {first}, it must be 0 or more")
         views = source_views(scope.grid, tensors)
         count = views.tokens // scope.keyspace.chunk_tokens
         if count == 0:
@@ -110,8 +112,12 @@ class Space:
         durability: str = "memory",
         deadline_s: float | None = None,
     ) -> Stored:
-        """Store prepared strips of chunks [first, end of chain): checksums, places, copy, seal."""
+        """Store prepared strips of chunks [first, end of chain): checksums, places, copy, seal.
+
+        Raise INVALID for strips of another shape or profile, or prepared with another `first`.
+        """
         count = _put_count(chain, first)
+        prepared.check(self.scope.grid, self.scope.keyspace.chunk_tokens, first)
         if prepared.count != count or count == 0:
             raise invalid(f"{prepared.count} chunks are prepared, the chain has {count} to put")
         if prepared.profile != self.scope.profile:

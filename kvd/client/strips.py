@@ -18,6 +18,7 @@ from kvd.codec import (
     strip_bytes_max,
 )
 from kvd.codec.copying import copy_strips
+from kvd.errors import ErrorKind, KvdError
 from kvd.format.strip import pack_table, padded, table_bytes
 from kvd.shape import CellGrid
 from kvd.types import CLASS_COUNT, Lane, PlaneClass
@@ -29,22 +30,40 @@ _CLASSES = tuple(PlaneClass)
 class Prepared:
     """Strips of n chunks, whole but for the checksums in their tables; roots need a generation.
 
-    `addresses` u64[n, 3] in `buffers`, padded `sizes` u32[n, 3], tails zeroed.
+    `addresses` u64[n, 3] in `buffers`, padded `sizes` u32[n, 3], tails zeroed. Chunk `first` of
+    the sequence begins at token 0 of what was encoded.
     """
 
+    grid: CellGrid
+    chunk_tokens: int
     profile: CodecProfile
-    cell_count: int
+    first: int
     addresses: np.ndarray
     sizes: np.ndarray
-    buffers: tuple[Buffer, ...]
+    buffers: list[Buffer]
 
     @property
     def count(self) -> int:
         return len(self.sizes)
 
+    def check(self, grid: CellGrid, chunk_tokens: int, first: int) -> None:
+        """Raise INVALID unless it was made for these cells and chunks, `first` the first.
+
+        Cells of another shape may be as many, and chunk 0 alone has sinks: neither shows later.
+        """
+        if not self.buffers:
+            raise KvdError(ErrorKind.INVALID, "the prepared strips were given back")
+        made, wanted = _named(self.grid, self.chunk_tokens), _named(grid, chunk_tokens)
+        if made != wanted:
+            raise KvdError(ErrorKind.INVALID, f"prepared of {made}, not of {wanted}")
+        if self.first != first:
+            message = f"first is {first}, the strips were prepared with first {self.first}"
+            raise KvdError(ErrorKind.INVALID, message)
+
     def give_back(self, pool: Pool) -> None:
-        for buffer in self.buffers:
-            pool.give(buffer)
+        """Give the memory back; it is not to be used from then on. A second time does nothing."""
+        while self.buffers:
+            pool.give(self.buffers.pop())
 
 
 class Encoder:
@@ -62,10 +81,10 @@ class Encoder:
 
         Chunk `first` of the sequence begins at token 0 of `views`.
         """
-        buffers = tuple(
+        buffers = [
             pool.take(min(scratch_bytes, bound * (len(chunks) - 1)) + bound)
             for bound in self._bounds
-        )
+        ]
         begins, ends = [], [0] * CLASS_COUNT
         for chunk in chunks:
             if any(e + b > s.size for e, b, s in zip(ends, self._bounds, buffers, strict=True)):
@@ -80,8 +99,10 @@ class Encoder:
         starts = np.array(begins, np.int64)
         homes = np.array([buffer.address for buffer in buffers], np.int64)
         return Prepared(
+            self.grid,
+            self.chunk_tokens,
             self.profile,
-            self.grid.cell_count,
+            first,
             (homes + starts).astype(np.uint64),
             np.diff(np.vstack([starts, [ends]]), axis=0).astype(np.uint32),
             buffers,
@@ -119,8 +140,9 @@ def lay(
     lane, keys, generation = names
     homes = prepared.addresses[part].reshape(-1)
     sizes = prepared.sizes[part].reshape(-1).astype(np.uint64)
-    copy_strips(homes, places.reshape(-1), sizes, prepared.cell_count)
-    head, number = table_bytes(prepared.cell_count), prepared.profile.id
+    cell_count = prepared.grid.cell_count
+    copy_strips(homes, places.reshape(-1), sizes, cell_count)
+    head, number = table_bytes(cell_count), prepared.profile.id
     roots = [
         strip_root(
             keys[at // CLASS_COUNT], lane, _CLASSES[at % CLASS_COUNT], generation, number,
@@ -129,3 +151,10 @@ def lay(
         for at, home in enumerate(homes.tolist())
     ]  # fmt: skip
     return np.array(roots, np.uint64).reshape(-1, CLASS_COUNT)
+
+
+def _named(grid: CellGrid, chunk_tokens: int) -> str:
+    tensors = ", ".join(
+        f"{t.role.name} of {t.heads} x {t.width} {t.dtype.name}" for t in grid.tensors
+    )
+    return f"{grid.layers} layers of {tensors} in chunks of {chunk_tokens} tokens"

@@ -2,15 +2,21 @@
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
-from kvd.client import KvdError
+from kvd.client import BlockShape, Dtype, KvdError, compare
 from kvd.codec import PROFILE_DEFAULT, CodecProfile, Grouping, RoleCode
 from kvd.errors import ErrorKind
 from tests.unit.client_peer import (
+    CHUNK_TOKENS,
+    HEADS,
     KEYSPACE,
+    LAYERS,
+    WIDTH,
     Stage,
     Strips,
+    open_mapped,
 )
 
 COUNT = 3
@@ -57,3 +63,65 @@ def test_a_profile_that_no_reader_decodes_by_is_refused(stage, profile):
 
 def test_a_profile_that_says_the_same_is_the_same(stage):
     assert stage.client.keyspace(KEYSPACE, profile=CodecProfile(id=1)).grid == stage.space.grid
+
+
+# ---- prepared strips ----
+
+
+def bits(dtype: Dtype, tokens: int = COUNT * CHUNK_TOKENS) -> list:
+    values = np.full((HEADS, tokens, WIDTH), 0x3C, np.uint8).astype(
+        np.uint8 if dtype.size_bytes == 1 else np.uint16
+    )
+    return [[values, values]] * LAYERS
+
+
+def space_of(stage: Stage, dtype: Dtype = Dtype.BF16, chunk_tokens: int = CHUNK_TOKENS):
+    shape = BlockShape.of_attention(LAYERS, HEADS, WIDTH, dtype)
+    return stage.client.keyspace(replace(KEYSPACE, shape=shape, chunk_tokens=chunk_tokens))
+
+
+@pytest.mark.parametrize(
+    ("made", "of", "words"),
+    [
+        ({"dtype": Dtype.BF16}, {"dtype": Dtype.FP16}, ("BF16", "FP16")),
+        ({"dtype": Dtype.FP8_E4M3}, {"dtype": Dtype.FP8_E5M2}, ("FP8_E4M3", "FP8_E5M2")),
+        ({"chunk_tokens": 8}, {"chunk_tokens": 24}, ("8 tokens", "24 tokens")),
+    ],
+)
+def test_strips_prepared_for_another_space_are_refused(stage, strips, made, of, words):
+    maker, taker = space_of(stage, **made), space_of(stage, **of)
+    dtype = made.get("dtype", Dtype.BF16)
+    tokens = COUNT * maker.keyspace.chunk_tokens
+    prepared = maker.prepare(bits(dtype, tokens))
+    message = refused(taker.put_strips, strips.chain, prepared)
+    assert all(word in message for word in words)
+
+
+def test_strips_prepared_as_another_part_of_the_text_are_refused(stage, strips):
+    """The first chunk of a text has sinks of its own."""
+    prepared = stage.space.prepare(strips.tensors, first=1)
+    message = refused(stage.space.put_strips, strips.chain, prepared)
+    assert "first is 0" in message and "prepared with first 1" in message
+    assert "first is -1" in refused(stage.space.prepare, strips.tensors, first=-1)
+
+
+def test_strips_that_were_given_back_are_refused(stage, strips):
+    """Their memory may hold the strips of another put by then."""
+    prepared = stage.space.prepare(strips.tensors)
+    pool = stage.space.scope.pool
+    prepared.give_back(pool)
+    prepared.give_back(pool)
+    assert "given back" in refused(stage.space.put_strips, strips.chain, prepared)
+    fetch = open_mapped(stage, strips)
+    assert "given back" in refused(compare, fetch, prepared)
+
+
+def test_only_what_was_prepared_of_the_same_is_compared(stage, strips):
+    fetch = open_mapped(stage, strips)
+    halves = [[t.view(np.float16) for t in row] for row in strips.tensors]
+    other = space_of(stage, Dtype.FP16).prepare(halves)
+    message = refused(compare, fetch, other)
+    assert "BF16" in message and "FP16" in message
+    later = stage.space.prepare(strips.tensors, first=1)
+    assert "prepared with first 1" in refused(compare, fetch, later)
+    assert compare(fetch, stage.space.prepare(strips.tensors)).differences == ()
