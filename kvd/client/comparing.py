@@ -65,7 +65,7 @@ def compare(fetch: Fetch, prepared: Prepared, first: int = 0) -> Comparison:
         end = max(first, min(first + prepared.count, hold.counts[plane_class]))
         _check_profile(strips, prepared, slice(first, end))
         act = partial(_compare, hold, plane_class, (prepared, first), found)
-        area = Area(0, hold.scope.grid.layers, first, end)
+        area = Area(*hold.granted.layers, first, end)
         counts.append(hold.read(area, plane_class + 1, partial(act, area)) if end > first else 0)
     counters = hold.scope.link.counters
     counters.compared_chunks += counts[0]
@@ -97,8 +97,10 @@ def _compare(
     )
     wrong |= mine["length"] != table["length"]  # Coded there and raw here.
     promised, row = strips.promised, strips.grid.row
+    cells = slice(area.layer_begin * len(row), area.layer_end * len(row))
     tier = Tier.DRAM if promised.ready[plane_class] == WHOLE else Tier.SSD
-    for at, cell in np.argwhere(wrong).tolist():
+    for at, place in np.argwhere(wrong[:, cells]).tolist():
+        cell = cells.start + place
         chunk, layer = area.chunk_begin + at, cell // len(row)
         head, tensor = row[cell % len(row)]
         generation = int(promised.generations[chunk])

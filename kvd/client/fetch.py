@@ -8,7 +8,7 @@ from kvd.client.hold import Hold
 from kvd.client.messages import Counts
 from kvd.client.outcomes import Arrival, ArrivalCallback, Reason
 from kvd.client.reading import Area, classes_needed
-from kvd.client.scope import Scope, invalid
+from kvd.client.scope import Scope, check_class_count, invalid
 from kvd.codec import EXACT, PLANES
 from kvd.errors import KvdError
 
@@ -101,12 +101,18 @@ class Fetch:
         )
 
     def verify(self, class_count: int, layers: tuple[int, int] | None = None) -> int:
-        """Check roots and cells of the leading classes in place; return the good leading chunks."""
+        """Check roots and cells of the leading classes in place; return the good leading chunks.
+
+        `layers` is (begin, end), default all fetched. Raise INVALID for what was not fetched, which
+        would be found bad and condemned.
+        """
+        check_class_count(class_count)
         hold = self.hold
         if hold is None:
             return 0
         granted = hold.granted
-        begin, end = layers or granted.layers
+        begin, end = granted.layers if layers is None else layers
+        _check_layers((begin, end), granted.layers)
         area = Area(begin, end, 0, hold.counts[class_count - 1])
         return hold.read(area, class_count, lambda: granted.strips.check(area, class_count))
 
@@ -150,9 +156,7 @@ def _area_of(
     if not (1 <= planes <= PLANES or planes == EXACT):
         raise invalid(f"planes is {planes}, allowed are 1 to {PLANES} and EXACT ({EXACT})")
     granted = hold.granted if hold else None
-    first, last = granted.layers if granted else (0, scope.grid.layers)
-    if not first <= layers[0] < layers[1] <= last:
-        raise invalid(f"layers are {layers}, fetched are {first} to {last}")
+    _check_layers(layers, granted.layers if granted else (0, scope.grid.layers))
     profiles = granted.strips.profiles if granted else [scope.profile]
     class_count = classes_needed(scope.grid, profiles, planes)
     promised = granted.counts[class_count - 1] if granted else 0
@@ -161,6 +165,11 @@ def _area_of(
     if not 0 <= begin <= end <= promised:
         raise invalid(f"chunks are {begin} to {end}, promised with {planes} planes: {promised}")
     return Area(layers[0], layers[1], begin, min(end, good)), class_count
+
+
+def _check_layers(layers: tuple[int, int], fetched: tuple[int, int]) -> None:
+    if not fetched[0] <= layers[0] < layers[1] <= fetched[1]:
+        raise invalid(f"layers are {layers}, fetched are {fetched[0]} to {fetched[1]}")
 
 
 def _check_room(views: CellViews, token_begin: int, chunk_tokens: int, area: Area) -> None:

@@ -22,6 +22,7 @@ from kvd.client.arrays import source_views
 from kvd.client.mapping import Pool
 from kvd.client.strips import Encoder, lay
 from kvd.codec import PROFILE_DEFAULT
+from kvd.format.strip import TABLE_ENTRY, table_bytes
 from kvd.identity import Keyspace, chunk_key, keyspace_digest
 from kvd.limits import DIGEST_BYTES, MIB
 from kvd.shape import BlockShape, cell_grid
@@ -249,6 +250,11 @@ class Strips:
     def strip(self, plane_class: int, chunk: int) -> bytes:
         begin, size = int(self.offsets[chunk, plane_class]), int(self.sizes[chunk, plane_class])
         return self.memory[begin : begin + size].tobytes()
+
+    def table(self, plane_class: int, chunk: int) -> np.ndarray:
+        """Return the table at a strip's head."""
+        head = self.strip(plane_class, chunk)[: table_bytes(self.grid.cell_count)]
+        return np.frombuffer(head, TABLE_ENTRY)
 
     def targets(self) -> list[list[np.ndarray]]:
         return [[np.zeros_like(tensor) for tensor in row] for row in self.tensors]

@@ -5,11 +5,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from kvd.client import BlockShape, Dtype, KvdError, compare
+from kvd.client import BlockShape, Delivery, Dtype, KvdError, compare
 from kvd.codec import PROFILE_DEFAULT, CodecProfile, Grouping, RoleCode
 from kvd.errors import ErrorKind
+from kvd.v1 import kvd_pb2 as pb
+from kvd.wire import FrameKind
 from tests.unit.client_peer import (
     CHUNK_TOKENS,
+    DEADLINE_S,
     HEADS,
     KEYSPACE,
     LAYERS,
@@ -125,3 +128,62 @@ def test_only_what_was_prepared_of_the_same_is_compared(stage, strips):
     later = stage.space.prepare(strips.tensors, first=1)
     assert "prepared with first 1" in refused(compare, fetch, later)
     assert compare(fetch, stage.space.prepare(strips.tensors)).differences == ()
+
+
+# ---- what was fetched ----
+
+
+def fetch_of_middle(stage: Stage, strips: Strips):
+    """Return a byte delivery of layer 1 alone: all its bytes, and the rest of them anything."""
+    opening = stage.start(
+        stage.space.fetch, strips.chain, delivery=Delivery.BYTES, layers=(1, LAYERS)
+    )
+    stage.peer.take_keyspace()
+    number, request = stage.peer.take(FrameKind.FETCH, pb.FetchRequest)
+    assert (request.layer_begin, request.layer_end) == (1, LAYERS)
+    stage.peer.promise(number, strips.promise())
+    for plane_class in range(3):
+        for chunk in range(COUNT):
+            strip = strips.strip(plane_class, chunk)
+            table = strips.table(plane_class, chunk)
+            begin = int(table["offset"][table.size // LAYERS])
+            for offset, data in ((0, strip[: table.nbytes]), (begin, strip[begin:])):
+                stage.peer.piece(number, (plane_class, chunk, offset), data)
+    stage.peer.reply(number, pb.FetchDone())
+    fetch = opening.result(DEADLINE_S)
+    list(fetch.arrivals())
+    return fetch
+
+
+@pytest.mark.parametrize(
+    "wanted",
+    [
+        {"layers": (0, LAYERS)},
+        {"layers": (1, LAYERS + 1)},
+        {"layers": (2, 2)},
+        {"layers": (-1, 2)},
+        {"class_count": 0},
+        {"class_count": 4},
+        {"class_count": -1},
+    ],
+)
+def test_what_was_not_fetched_is_not_verified_and_nobody_blamed(stage, strips, wanted):
+    fetch = fetch_of_middle(stage, strips)
+    refused(fetch.verify, **({"class_count": 3} | wanted))
+    assert fetch.verify(3) == COUNT
+    fetch.release()
+    while True:
+        kind, _, body = stage.peer.receive()
+        if kind == FrameKind.RELEASE:
+            assert pb.ReleaseRequest.FromString(body).corrupt == b""
+            return
+
+
+def test_of_layers_that_were_not_fetched_none_is_compared(stage, strips):
+    fetch = fetch_of_middle(stage, strips)
+    values = [[t.copy() for t in row] for row in strips.tensors]
+    for tensor in values[0]:
+        tensor ^= 0x40
+    comparison = compare(fetch, stage.space.prepare(values))
+    assert comparison.counts == (COUNT,) * 3 and comparison.differences == ()
+    assert stage.client.status().counters.checksum_failures == 0
