@@ -45,6 +45,21 @@ def leases_that_pin_nothing(patch: Patch) -> None:
     patch.setattr(Fetch, "note_reported", lambda self, outcome, corrupt: None)
 
 
+def leases_that_pin_one_lane(patch: Patch) -> None:
+    """A lookup of several lanes holds what it found in the first one only."""
+    real = find.on_lookup
+    pins = find._pins
+
+    def on_lookup(state, event):
+        with patch.context() as for_this:
+            for_this.setattr(
+                find, "_pins", lambda index, trees, *rest: pins(index, trees[:1], *rest)
+            )
+            return real(state, event)
+
+    patch.setattr(find, "on_lookup", on_lookup)
+
+
 def process_thought_gone_with_its_session(patch: Patch) -> None:
     """What is quarantined is free, and its slabs are given away, while the process still writes."""
     real = sessions.on_ended
@@ -198,6 +213,7 @@ PLANTS = tuple(
     for plant, pattern in (
         (visible_before_it_is_complete, "I1: chunk .* was not sealed|chunk .* was given"),
         (leases_that_pin_nothing, "I5: .* a lease held|I2, I4: lease held|I4: a delivery read"),
+        (leases_that_pin_one_lane, "I5: .* a lease held"),
         (
             process_thought_gone_with_its_session,
             "I2, I4: lease held|I4: a del|I1: .* to be ready|I2: session .* behind a restart",

@@ -64,6 +64,21 @@ def test_the_answer_is_the_least_of_all_lanes() -> None:
     assert scene.counts(session, chain, LANE) == (0, 0, 0), "a shard's chunks are not the whole's"
 
 
+def test_a_lease_over_all_lanes_keeps_what_every_rank_hears() -> None:
+    """Ranks ask one after the other: what the first was told holds for the last, in both lanes."""
+    scene = Scene(slabs=2, slab_pages=24)
+    first, last = scene.join(), scene.join()
+    chain = chain_of(3)
+    for lane in HALVES:
+        scene.put(first, chain, lane=lane)
+    held = scene.look_up(first, chain, HALVES, lease=True)
+    assert held.counts == (3, 3, 3)
+    for text in range(1, 60):
+        scene.put(last, chain_of(2, text), lane=HALVES[1])
+        scene.put(first, chain_of(2, text), lane=HALVES[0])
+    assert scene.counts(last, chain, *HALVES) == scene.counts(first, chain, *HALVES) == held.counts
+
+
 def test_lookups_change_nothing() -> None:
     """What is stored afterwards does not depend on how often it was asked for before."""
     outcomes = []
