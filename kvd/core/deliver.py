@@ -43,6 +43,13 @@ def ready_of(state: State, strips: tuple[np.ndarray, ...], before: Ready = (0, 0
     return ready[0], ready[1], ready[2]
 
 
+def left_of(state: State, strips: tuple[np.ndarray, ...]) -> int:
+    """Return the sum of all words of missing pieces, exactly: halves of them pass no word."""
+    words = np.concatenate([state.index.missing.reshape(-1)[each].ravel() for each in strips])
+    high, low = words >> np.uint64(32), words & np.uint64(0xFFFFFFFF)
+    return (int(high.sum()) << 32) + int(low.sum())
+
+
 def progress(state: State) -> list[Effect]:
     """Tell those who wait for reads of what has come; end what is whole, or has failed."""
     ssd, effects = state.ssd, []
@@ -61,6 +68,7 @@ def _progress_of(state: State, wish: Pending, *, failed: bool) -> list[Effect]:
         _count_cut(state, wish)
         gone = KvdError(ErrorKind.UNAVAILABLE, "a strip that was promised could not be read")
         return [StopDelivery(wish.request), *answer_pending(state, wish.request, gone)]
+    _renew_by_disk(state, wish)
     ready = ready_of(state, wish.strips, wish.ready)
     effects: list[Effect] = []
     if ready != wish.ready:
@@ -76,6 +84,14 @@ def _progress_of(state: State, wish: Pending, *, failed: bool) -> list[Effect]:
         _count_cut(state, wish)
         done = FetchDone(0, wish.counts, Shortfall.READ_FAILED)
     return [*effects, *answer_pending(state, wish.request, done)]
+
+
+def _renew_by_disk(state: State, wish: Pending) -> None:
+    """A disk that moves is progress, too; until the wish's deadline at the latest."""
+    left, lease = left_of(state, wish.strips), state.leases[wish.lease]
+    if left < wish.left and lease.state == LeaseState.GRANTED:
+        renew(state, lease)
+    wish.left = left
 
 
 def _count_cut(state: State, wish: Pending) -> None:

@@ -6,7 +6,7 @@ Both answer the same question; a fetch also walks the chain and names places.
 import numpy as np
 
 from kvd.core import postpone, tallies
-from kvd.core.deliver import ready_of
+from kvd.core.deliver import left_of, ready_of
 from kvd.core.effects import (
     WHOLES,
     Answer,
@@ -231,7 +231,8 @@ def _wait(state: State, event: FetchWanted, lease: Lease, promise: Promise, plan
     mapped = event.delivery == Delivery.MAP
     state.pending[event.request] = Pending(
         event.request, event.session, lease.id, deadline_ns, mapped,
-        planned.strips, promise.ready, counts=planned.counts,
+        planned.strips, promise.ready,
+        counts=planned.counts, left=left_of(state, planned.strips),
     )  # fmt: skip
     state.sessions[event.session].requests.add(event.request)
 

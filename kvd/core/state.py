@@ -169,6 +169,7 @@ class Pending:
     ready: tuple[int, int, int] = WHOLES
     cut: bool = False  # A read failed: what is left of the promise is `counts`.
     counts: tuple[int, int, int] = (0, 0, 0)
+    left: int = 0  # What is missing, as a sum: it falls with every piece that comes.
 
 
 @dataclass(slots=True)

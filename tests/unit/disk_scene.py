@@ -10,8 +10,8 @@ from kvd.core.quotas import Quotas
 from kvd.core.ssd import SsdConfig
 from kvd.core.state import CoreConfig, new_state
 from kvd.errors import Fault, FaultKind
-from kvd.limits import PAGE_BYTES, Limits
-from kvd.testing.scene import KEYSPACE, Scene
+from kvd.limits import DIGEST_BYTES, PAGE_BYTES, Limits
+from kvd.testing.scene import KEYSPACE, Scene, chain_of
 from kvd.types import CLASS_COUNT
 
 GOOD = np.uint8(0)
@@ -141,3 +141,15 @@ def recovered(scene: DiskScene, without: bytes = b"") -> told.Recovered:
         scene.commits[-1].generation, scene.commits[-1].written, {digest: (KEYSPACE, "red")},
         asked.RowColumns(keys, list(columns[0]), *arrays), tuple(segments.values()),
     )  # fmt: skip
+
+
+def on_disk_only(chunks: int = 30, slabs: int = 6) -> tuple[DiskScene, int, bytes]:
+    scene = DiskScene(slabs, segments=40)
+    session, chain = scene.join(), chain_of(chunks)
+    for at in range(0, chunks, 3):
+        end = min(at + 3, chunks)
+        scene.put(session, chain[: end * DIGEST_BYTES])
+        scene.save()
+    demote(scene)
+    assert scene.counts(session, chain) == (chunks,) * 3
+    return scene, session, chain

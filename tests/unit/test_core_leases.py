@@ -1,8 +1,12 @@
 """Leases by example: bounds, release, expiry, take-over, and what they hold."""
 
+import numpy as np
 import pytest
 
+from kvd.core.disk_effects import ReadStrips
+from kvd.core.disk_events import StripsRead
 from kvd.core.effects import (
+    Answer,
     Deliver,
     FetchDone,
     LeaseLost,
@@ -19,15 +23,17 @@ from kvd.core.events import (
     Delivery,
     DeliveryEnded,
     DeliveryMoved,
+    FetchWanted,
     RenewWanted,
     SessionEnded,
 )
 from kvd.core.evict import evict
 from kvd.core.transitions import LeaseState, StripState
 from kvd.errors import ErrorKind, Fault, FaultKind
-from kvd.limits import PAGE_BYTES, Limits
-from kvd.testing.scene import Scene, chain_of, kind_of
+from kvd.limits import DIGEST_BYTES, PAGE_BYTES, Limits
+from kvd.testing.scene import LANE, Scene, chain_of, kind_of
 from kvd.types import Lane, Part
+from tests.unit.disk_scene import on_disk_only
 
 LEASES = Limits(slab_bytes=16 * PAGE_BYTES, leases_per_session_max=2)
 BYTES = Limits(slab_bytes=16 * PAGE_BYTES, lease_bytes_per_session_max=9 * PAGE_BYTES)
@@ -112,6 +118,51 @@ def test_renewed_by_its_holder_and_by_a_moving_delivery() -> None:
     scene.wait(ttl_ns)
     assert kind_of(scene.ask(RenewWanted(scene.number(), session, mapped))) == ErrorKind.LOST
     assert scene.state.leases[delivered].state == LeaseState.LOST
+
+
+@pytest.mark.parametrize("delivery", Delivery)
+def test_a_disk_that_moves_keeps_the_lease(delivery: Delivery) -> None:
+    """Each piece comes in less than a lease's time, all of them in many times that."""
+    scene, session, chain = on_disk_only(chunks=6)
+    ttl_ns = scene.limits.lease_ttl_ns
+    deadline_ns = scene.now_ns + 30 * ttl_ns
+    number = scene.number()
+    scene.tell(
+        FetchWanted(number, session, 1, (LANE,), chain, 3, 0, 0, delivery, 0, 0, deadline_ns)
+    )
+    [lease] = scene.state.leases.values()
+    read = scene.take(ReadStrips)
+    assert read.strips.count == 18
+    for item in range(read.strips.count):
+        scene.wait(ttl_ns * 3 // 4)
+        assert lease.state == LeaseState.GRANTED, item
+        came = np.array([item])
+        scene.tell(StripsRead(read.batch, came, np.zeros(1, np.uint8), (), False))
+    if delivery == Delivery.MAP:
+        assert Answer(number, session, FetchDone(0)) in scene.effects
+    scene.wait(ttl_ns - 1)
+    assert lease.state == LeaseState.GRANTED
+    scene.wait(1)
+    assert lease.state == LeaseState.LOST, "nothing moves any more"
+
+
+def test_what_others_read_keeps_no_lease() -> None:
+    scene, session, chain = on_disk_only(chunks=6)
+    ttl_ns = scene.limits.lease_ttl_ns
+    for count in (1, 6):
+        few, deadline_ns = chain[: count * DIGEST_BYTES], scene.now_ns + 30 * ttl_ns
+        scene.tell(
+            FetchWanted(
+                scene.number(), session, 1, (LANE,), few, 3, 0, 0, Delivery.MAP, 0, 0, deadline_ns
+            )
+        )
+    scene.take(ReadStrips)
+    read = scene.take(ReadStrips)
+    first, second = scene.state.leases.values()
+    scene.wait(ttl_ns - 1)
+    scene.tell(StripsRead(read.batch, np.array([0]), np.zeros(1, np.uint8), (), False))
+    scene.wait(1)
+    assert (first.state, second.state) == (LeaseState.LOST, LeaseState.GRANTED)
 
 
 def test_a_lost_lease_that_is_released_moves_no_counter() -> None:

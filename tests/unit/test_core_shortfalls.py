@@ -14,21 +14,9 @@ from kvd.errors import ErrorKind
 from kvd.limits import DIGEST_BYTES
 from kvd.testing.scene import LANE, Scene, chain_of, kind_of
 from kvd.types import PlaneClass
-from tests.unit.disk_scene import DiskScene, demote
+from tests.unit.disk_scene import DiskScene, on_disk_only
 
 CHUNKS = 30
-
-
-def on_disk_only(chunks: int = CHUNKS, slabs: int = 6) -> tuple[DiskScene, int, bytes]:
-    scene = DiskScene(slabs, segments=40)
-    session, chain = scene.join(), chain_of(chunks)
-    for at in range(0, chunks, 3):
-        end = min(at + 3, chunks)
-        scene.put(session, chain[: end * DIGEST_BYTES])
-        scene.save()
-    demote(scene)
-    assert scene.counts(session, chain) == (chunks,) * 3
-    return scene, session, chain
 
 
 def drop_from(scene: Scene, chain: bytes, chunk: int, plane_class: PlaneClass) -> None:
