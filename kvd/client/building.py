@@ -14,6 +14,7 @@ from kvd.client.fetch import Fetch
 from kvd.client.hold import Granted, Hold
 from kvd.client.landing import WINDOW_BYTES, Landing, staging_bytes
 from kvd.client.leases import Lease, Moment
+from kvd.client.mapping import Buffer
 from kvd.client.messages import WHOLES, Promised, garbage, parse_done, parse_ready
 from kvd.client.outcomes import Arrival, Delivery, Reason
 from kvd.client.readiness import Readiness
@@ -45,6 +46,7 @@ class Building:
         self._number = 0
         self._promised: Promised | None = None
         self._lease: Lease | None = None
+        self._staging: Buffer | None = None  # The fetch's, once there is one.
         self._ready = WHOLES
         self._hold: Hold | None = None
         self._end: Message | KvdError | None = None
@@ -66,6 +68,10 @@ class Building:
         if size > STAGING_BYTES_MAX:
             message = f"{size} bytes by byte delivery, at most {STAGING_BYTES_MAX} at once"
             return KvdError(ErrorKind.OVERLOADED, message)
+        try:
+            self._staging = self._scope.pool.take(size)
+        except KvdError as error:
+            return error
         return None
 
     def mapped(self) -> Fetch | None:
@@ -84,10 +90,10 @@ class Building:
         return self._in_slabs(names, slabs)
 
     def landed(self) -> Fetch:
-        """Make room for pieces and let them come."""
+        """Let pieces come."""
         promised, requests, number = self._promised, self._session.requests, self._number
-        assert promised is not None
-        staging = self._scope.pool.take(staging_bytes(promised))
+        staging = self._staging
+        assert promised is not None and staging is not None
         landing = Landing(self._scope.grid, self._wish.layers, promised, staging)
         landing.give_credit = lambda size: requests.credit(number, size)
         self.landing = landing
@@ -118,8 +124,8 @@ class Building:
     def abandon(self) -> None:
         if self._lease is not None:
             self._lease.release()
-        if self.landing is not None:
-            self._scope.pool.give(self.landing.staging)
+        if self._staging is not None:
+            self._scope.pool.give(self._staging)
 
     def _names(self) -> list[int]:
         assert self._promised is not None

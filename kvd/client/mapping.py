@@ -13,6 +13,7 @@ import threading
 import numpy as np
 
 from kvd.client.pinning import Unpin, pin
+from kvd.errors import ErrorKind, KvdError
 from kvd.limits import MIB, PAGE_BYTES
 
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -126,7 +127,10 @@ class Pool:
         self._lock = threading.Lock()
 
     def take(self, size: int) -> Buffer:
-        """Return a buffer of at least size bytes; what is in it is anything."""
+        """Return a buffer of at least size bytes; what is in it is anything.
+
+        Raise OVERLOADED where this process gets no memory: to go without harms nobody else.
+        """
         wanted = -(-size // MIB) * MIB
         with self._lock:
             fits = [b for b in self._kept if wanted <= b.size <= _largest_for(wanted)]
@@ -137,7 +141,12 @@ class Pool:
             outgrown = [b for b in self._kept if b.size < wanted <= _largest_for(b.size)]
             if outgrown:
                 self._kept.remove(max(outgrown, key=lambda b: b.size))
-        return Buffer(wanted)
+        try:
+            return Buffer(wanted)
+        except (OSError, MemoryError) as error:
+            remedy = "ask for less at once, or give the process more (ulimit -v, its cgroup)"
+            message = f"no {wanted // MIB} MiB of memory for the cache's bytes: {error}; {remedy}"
+            raise KvdError(ErrorKind.OVERLOADED, message) from None
 
     def give(self, buffer: Buffer) -> None:
         """Take back a buffer that nobody reads or writes any more."""

@@ -93,7 +93,10 @@ class Space:
         return self._start_put(chain, durability, deadline_s).of_tensors(views, first, count)
 
     def prepare(self, tensors: Tensors, first: int = 0) -> Prepared:
-        """Encode all whole chunks of `tensors` for `put_strips`, chunk `first` being the first."""
+        """Encode all whole chunks of `tensors` for `put_strips`, chunk `first` being the first.
+
+        Raise OVERLOADED without memory for them.
+        """
         scope = self.scope
         if first < 0:
             raise invalid(f"first is {first}, it must be 0 or more")
