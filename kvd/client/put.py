@@ -5,7 +5,8 @@ reservation that was opened is always ended, by its last seal or by an abort.
 """
 
 import asyncio
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 
 import numpy as np
@@ -14,7 +15,7 @@ from google.protobuf.message import Message
 from kvd.client.arrays import CellViews
 from kvd.client.messages import column, lane_message
 from kvd.client.outcomes import Reason, Stored
-from kvd.client.reservation import Reservation
+from kvd.client.reservation import Reservation, Reserving
 from kvd.client.scope import Scope, chunk_keys, told_ms
 from kvd.client.seals import Deadline, Seals
 from kvd.client.session import Session
@@ -86,17 +87,17 @@ class Put:
         For benches: what a first put into new slabs costs once. Raise KvdError without room.
         """
         self._open()
-        reservation = self._reserve(sizes, 0)
-        while reservation.reason == Reason.GROWING:
-            self._abort(reservation)
-            self._thread.call(asyncio.sleep(_GROWING_PAUSE_S))
-            reservation = self._reserve(sizes, 0)
-        reservation.find_slabs(
-            self._thread, self._session, sizes[: reservation.admitted], self._deadline.need_s()
-        )
-        self._abort(reservation)
-        if reservation.reason != Reason.NONE:
-            raise KvdError(ErrorKind.OVERLOADED, f"no room to touch: {reservation.reason}")
+        reason = Reason.GROWING
+        while reason == Reason.GROWING:
+            with self._reserved(sizes, 0) as (reservation, _):
+                reason = reservation.reason
+                if reason == Reason.NONE:
+                    wanted, left_s = sizes[: reservation.admitted], self._deadline.need_s()
+                    reservation.find_slabs(self._thread, self._session, wanted, left_s)
+            if reason == Reason.GROWING:
+                self._thread.call(asyncio.sleep(_GROWING_PAUSE_S))
+        if reason != Reason.NONE:
+            raise KvdError(ErrorKind.OVERLOADED, f"no room to touch: {reason}")
 
     def _tally(self, act: Callable[[], None], first: int, count: int) -> Stored:
         counters = self._scope.link.counters
@@ -126,14 +127,15 @@ class Put:
             return True
         none = np.zeros((0, CLASS_COUNT))
         try:
-            reservation = self._reserve(np.full((count, CLASS_COUNT), PAGE_BYTES), first)
-            if reservation.had < count:  # Some have gone meanwhile.
-                self._abort(reservation)
-                return False
-            if not reservation.number:
-                return True
-            seal = self._seal(reservation, 0, (none, none), last=True)
-            self._seals.add(seal, none, count)
+            sizes = np.full((count, CLASS_COUNT), PAGE_BYTES)
+            with self._reserved(sizes, first) as (reservation, reserving):
+                if reservation.had < count:  # Some have gone meanwhile.
+                    return False
+                if not reservation.number:
+                    return True
+                seal = self._seal(reservation, 0, (none, none), last=True)
+                self._seals.add(seal, none, count)
+                reserving.sealed()
             self._seals.finish()
         except KvdError as error:
             self._reason = self._scope.missed(error)
@@ -167,7 +169,18 @@ class Put:
         assert isinstance(reply, pb.LookupReply)
         return int(column(reply.counts, "<u4", CLASS_COUNT, "counts")[-1])
 
-    def _reserve(self, sizes: np.ndarray, at: int) -> Reservation:
+    @contextlib.contextmanager
+    def _reserved(self, sizes: np.ndarray, at: int) -> Iterator[tuple[Reservation, Reserving]]:
+        """Reserve places; what is not sealed to its end is aborted, however it is left."""
+        assert self._session is not None
+        reserving = Reserving(self._session)
+        try:
+            yield self._reserve(reserving, sizes, at), reserving
+        finally:
+            if not reserving.is_over:
+                self._thread.post(reserving.abort)
+
+    def _reserve(self, reserving: Reserving, sizes: np.ndarray, at: int) -> Reservation:
         begin, end = at * DIGEST_BYTES, (at + len(sizes)) * DIGEST_BYTES
         message = pb.ReserveRequest(
             keyspace=self._handle,
@@ -178,8 +191,7 @@ class Put:
             durability=pb.DURABILITY_DISK if self._to_disk else pb.DURABILITY_MEMORY,
             deadline_ms=max(1, int(self._deadline.need_s() * 1000)),
         )
-        reply = self._ask(FrameKind.RESERVE, message)
-        assert isinstance(reply, pb.ReserveReply)
+        reply = self._thread.call(reserving.ask(message, self._deadline.need_s()))
         return Reservation(reply, len(sizes), durable=self._to_disk)
 
     # ---- filling ----
@@ -188,12 +200,12 @@ class Put:
         """Put the chunks `part` of what is prepared, the first being chunk `at` of the chain."""
         begin = part.start
         while begin < part.stop:
-            reservation = self._reserve(prepared.sizes[begin : part.stop], at)
-            self._had += reservation.had
-            if reservation.is_empty:
-                self._abort(reservation)
-            else:
-                self._fill(prepared, begin, at, reservation)
+            sizes = prepared.sizes[begin : part.stop]
+            with self._reserved(sizes, at) as (reservation, reserving):
+                self._had += reservation.had
+                if not reservation.is_empty:
+                    self._fill(prepared, begin, at, reservation)
+                    reserving.sealed()
             begin, at = begin + reservation.admitted, at + reservation.admitted
             if begin == part.stop or self._reason != Reason.NONE:
                 return
@@ -209,20 +221,14 @@ class Put:
     def _fill(self, prepared: Prepared, begin: int, at: int, reservation: Reservation) -> None:
         assert self._session is not None
         groups = reservation.groups(prepared.sizes[begin:], _LAID_BYTES)
-        done = False
-        try:
-            wanted = prepared.sizes[begin : begin + reservation.admitted]
-            reservation.find_slabs(self._thread, self._session, wanted, self._deadline.need_s())
-            for group in groups:
-                sizes = prepared.sizes[begin + group.start : begin + group.stop]
-                roots = self._lay(prepared, begin, at, (reservation, group))
-                is_last = group is groups[-1]
-                seal = self._seal(reservation, group.start, (sizes, roots), last=is_last)
-                self._seals.add(seal, sizes, reservation.admitted if is_last else 0)
-            done = True
-        finally:
-            if not done:
-                self._abort(reservation)
+        wanted = prepared.sizes[begin : begin + reservation.admitted]
+        reservation.find_slabs(self._thread, self._session, wanted, self._deadline.need_s())
+        for group in groups:
+            sizes = prepared.sizes[begin + group.start : begin + group.stop]
+            roots = self._lay(prepared, begin, at, (reservation, group))
+            is_last = group is groups[-1]
+            seal = self._seal(reservation, group.start, (sizes, roots), last=is_last)
+            self._seals.add(seal, sizes, reservation.admitted if is_last else 0)
 
     def _lay(
         self, prepared: Prepared, begin: int, at: int, what: tuple[Reservation, slice]
@@ -259,17 +265,3 @@ class Put:
             message.deadline_ms = told_ms(self._deadline.need_s())
         request = self._session.requests.request(FrameKind.SEAL, message, self._deadline.need_s())
         return self._thread.submit(request)
-
-    def _abort(self, reservation: Reservation) -> None:
-        session = self._session
-        assert session is not None
-        if not reservation.number:
-            return
-        message = pb.AbortRequest(reservation=reservation.number)
-
-        def abort() -> None:
-            if session.alive:
-                session.requests.tell(FrameKind.ABORT, message)
-                reservation.detach_again(session)
-
-        self._thread.post(abort)

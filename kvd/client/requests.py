@@ -92,7 +92,8 @@ class Requests:
         future: asyncio.Future[Message] = self._loop.create_future()
 
         def answered(answer: Message | KvdError) -> None:
-            if future.done():
+            if future.done():  # Cancelled, and who waited has not had his turn yet.
+                self._undo(answer)
                 return
             if isinstance(answer, KvdError):
                 future.set_exception(answer)
@@ -105,6 +106,8 @@ class Requests:
             return await future
         except asyncio.CancelledError:
             self.give_up(number)
+            if future.done() and not future.cancelled() and future.exception() is None:
+                self._undo(future.result())  # It came just before.
             raise
         finally:
             timer.cancel()

@@ -1,4 +1,4 @@
-"""What a Reserve was answered with: checked columns, and the way to the places in slabs."""
+"""A Reserve and its answer: checked columns, the way to the places in slabs, its end."""
 
 import asyncio
 import contextlib
@@ -15,6 +15,7 @@ from kvd.errors import ErrorKind, KvdError
 from kvd.limits import PAGE_BYTES
 from kvd.types import CLASS_COUNT
 from kvd.v1 import kvd_pb2 as pb
+from kvd.wire import FrameKind
 
 _SLAB_SECONDS = 2.0  # For a descriptor that was sent before the answer.
 
@@ -106,12 +107,48 @@ class Reservation:
                 writes.callback(slab.end_write)
             yield self._places[group]
 
-    def detach_again(self, session: Session) -> None:
-        """Say of slabs asked back meanwhile that they are free, which counted for nothing before.
 
-        A daemon does not take a slab back while places in it are reserved.
-        """
-        for number in sorted(set(self._names[: self.admitted][self._open].reshape(-1).tolist())):
-            slab = self._slabs.get(number)
+class Reserving:
+    """One Reserve on its way, and what was reserved with it until that is ended.
+
+    `ask` and `abort` run on the I/O thread, in any order: who asked may have been interrupted.
+    """
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._reply: pb.ReserveReply | None = None
+        self._over = False
+
+    async def ask(self, message: pb.ReserveRequest, timeout_s: float) -> pb.ReserveReply:
+        """Return the answer; raise KvdError without one."""
+        reply = await self._session.requests.request(FrameKind.RESERVE, message, timeout_s)
+        assert isinstance(reply, pb.ReserveReply)
+        self._reply = reply
+        if self._over:
+            self.abort()
+        return reply
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing is reserved any more, nor may be."""
+        return self._over or (self._reply is not None and not self._reply.reservation)
+
+    def sealed(self) -> None:
+        """Its last seal is on its way, which ends it."""
+        self._over = True
+
+    def abort(self) -> None:
+        """End it unsealed, now or when it is answered."""
+        self._over = True
+        reply, self._reply = self._reply, None
+        if reply is None or not reply.reservation or not self._session.alive:
+            return
+        message = pb.AbortRequest(reservation=reply.reservation)
+        self._session.requests.tell(FrameKind.ABORT, message)
+        # A daemon takes no slab back while places in it are reserved: what was asked back
+        # meanwhile was said to be free in vain.
+        named = np.frombuffer(reply.slabs[: len(reply.slabs) // 4 * 4], "<u4")
+        for number in np.unique(named[named > 0]).tolist():
+            slab = self._session.slabs.find(number)
             if slab is None or not slab.writable:
-                session.detached(number)
+                self._session.detached(number)

@@ -11,6 +11,7 @@ import pytest
 
 from kvd.client import AsyncClient, BlockShape, Client, Delivery, Dtype, Keyspace, Reason
 from kvd.clock import NS_PER_S
+from kvd.config import SsdSettings
 from kvd.limits import MIB, Limits
 from tests.e2e.process import DEADLINE_S, in_process
 from tests.e2e.ssd_node import until
@@ -102,12 +103,23 @@ class Interrupted(Exception):
     pass
 
 
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-def test_a_lookup_that_is_interrupted_leaves_no_lease(short_directory):
-    """At any moment, as by the keyboard; in a first question of a keyspace and in later ones."""
+@contextlib.contextmanager
+def interrupts():
+    """Have the alarm raise, as the keyboard does."""
 
     def interrupt(number: int, frame: object) -> None:
         raise Interrupted
+
+    before = signal.signal(signal.SIGALRM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGALRM, before)
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_a_lookup_that_is_interrupted_leaves_no_lease(short_directory):
+    """At any moment, as by the keyboard; in a first question of a keyspace and in later ones."""
 
     chance = random.Random(7)
     with in_process(short_directory, LIMITS, 16 * MIB) as tenant, Client(tenant, "left") as client:
@@ -116,9 +128,8 @@ def test_a_lookup_that_is_interrupted_leaves_no_lease(short_directory):
         chain = space.chain(np.arange(CHUNKS * CHUNK))
         ones = np.ones((HEADS, CHUNKS * CHUNK, WIDTH), np.uint16)
         assert space.put(chain, [[ones, ones]] * LAYERS).stored == CHUNKS
-        before = signal.signal(signal.SIGALRM, interrupt)
         left = 0
-        try:
+        with interrupts():
             for _ in range(150):
                 found = None
                 with contextlib.suppress(Interrupted):
@@ -130,8 +141,33 @@ def test_a_lookup_that_is_interrupted_leaves_no_lease(short_directory):
                     left += 1
                 else:
                     space.release(found.lease)
-        finally:
-            signal.signal(signal.SIGALRM, before)
         # One that is interrupted between its answer and its caller is nobody's; it has its time.
         until(lambda: held_by(tenant.parent)[0][0] <= left // 4, "the leases are back")
         assert left > 10
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.filterwarnings("ignore:coroutine .* was never awaited:RuntimeWarning")
+@pytest.mark.parametrize("durability", ["memory", "disk"])
+def test_a_put_that_is_interrupted_leaves_no_reservation(short_directory, durability):
+    """At any moment; what it held is there for the next one at once."""
+    chance, disk = random.Random(8), SsdSettings((short_directory / "data",), 64 * MIB)
+    with in_process(short_directory, LIMITS, 16 * MIB, disk) as tenant, Client(tenant) as client:
+        assert client.wait_connected(DEADLINE_S)
+        space = client.keyspace(KEYSPACE)
+        ones = np.ones((HEADS, CHUNKS * CHUNK, WIDTH), np.uint16)
+        left = 0
+        with interrupts():
+            for turn in range(150):
+                chain = space.chain(np.arange(CHUNKS * CHUNK) + turn)
+                try:
+                    signal.setitimer(signal.ITIMER_REAL, chance.uniform(1e-5, 3e-3))
+                    space.put(chain, [[ones, ones]] * LAYERS, durability=durability)
+                    signal.setitimer(signal.ITIMER_REAL, 0)
+                except Interrupted:
+                    left += 1
+                signal.setitimer(signal.ITIMER_REAL, 0)
+        until(lambda: held_by(tenant.parent) == [(0, 0)], "the reservations are back")
+        assert left > 10
+        chain = space.chain(np.arange(CHUNKS * CHUNK) + 1000)
+        assert space.put(chain, [[ones, ones]] * LAYERS).stored == CHUNKS

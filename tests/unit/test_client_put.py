@@ -253,6 +253,8 @@ def test_an_answer_that_cannot_be_meant_is_refused(stage, strips, slab, damage):
     stage.peer.reply(number, reply)
     stored = putting.result(DEADLINE_S)
     assert stored.refused == COUNT and stored.reason == Reason.INCOMPATIBLE
+    if reply.reservation:
+        assert stage.peer.take(FrameKind.ABORT, pb.AbortRequest)[1].reservation == RESERVATION
 
 
 def test_a_daemon_that_dies_refuses_what_was_not_sealed(stage, strips, slab):
