@@ -7,6 +7,8 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Protocol
 
+import numpy as np
+
 from kvd.errors import Fault
 
 # Called once for each created slab, from any thread: with None when its bytes are capacity, with a
@@ -43,6 +45,10 @@ class Arena(Lender, Protocol):
 
     def destroy_slab(self, slab: int) -> None:
         """Forget a slab; views of it and mappings in other processes stay valid."""
+        ...
+
+    def let_go(self, mappings: list[np.ndarray]) -> None:
+        """Empty the list in the background, which unmaps what nothing else refers to."""
         ...
 
     def slab_descriptor(self, slab: int, *, writable: bool) -> int:

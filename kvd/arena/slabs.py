@@ -1,4 +1,4 @@
-"""Slabs as memfds: made at once, touched once by a thread, mapped here for reading only."""
+"""Slabs as memfds: made at once, touched once and unmapped by a thread, mapped for reading only."""
 
 import contextlib
 import errno
@@ -72,7 +72,11 @@ class _Spare:
 
 
 class MemfdArena:
-    """Host memory. Its methods are called by one thread; only touching happens in its own."""
+    """Host memory. Its methods are called by one thread; touching and unmapping have their own.
+
+    Unmapping a GiB takes a tenth of a second. It comes in the order asked for: a slab that is made
+    in the place of another one is touched when that one's memory is free.
+    """
 
     def __init__(self, report: Report, slabs_max: int, touch: Touch = populate) -> None:
         """`slabs_max` leaves descriptors to those who connect: a slab holds two."""
@@ -83,9 +87,9 @@ class MemfdArena:
         self._spare = _Spare()
         self._slabs: dict[int, _Slab] = {}
         self._lock = threading.Lock()  # Orders a report and a destroy of the same slab.
-        self._queue: SimpleQueue[_Untouched | None] = SimpleQueue()
+        self._queue: SimpleQueue[_Untouched | list[np.ndarray] | None] = SimpleQueue()
         self._stopping = threading.Event()
-        self._thread = threading.Thread(target=self._touch_queued, name="touch", daemon=True)
+        self._thread = threading.Thread(target=self._work, name="touch", daemon=True)
         self._thread.start()
 
     def create_slab(self, slab: int, size_bytes: int) -> None:
@@ -114,7 +118,12 @@ class MemfdArena:
 
     def destroy_slab(self, slab: int) -> None:
         with self._lock:
-            self._slabs.pop(slab).descriptors.close()
+            # While it is mapped, closing frees nothing and so takes no time.
+            self._slabs[slab].descriptors.close()
+            self.let_go([self._slabs.pop(slab).reading])
+
+    def let_go(self, mappings: list[np.ndarray]) -> None:
+        self._queue.put(mappings)
 
     def slab_descriptor(self, slab: int, *, writable: bool) -> int:
         descriptors = self._slabs[slab].descriptors
@@ -148,15 +157,18 @@ class MemfdArena:
         while self._slabs:
             self._slabs.popitem()[1].descriptors.close()
 
-    def _touch_queued(self) -> None:
-        while (untouched := self._queue.get()) is not None and not self._stopping.is_set():
+    def _work(self) -> None:
+        while (work := self._queue.get()) is not None and not self._stopping.is_set():
+            if isinstance(work, list):
+                work.clear()
+                continue
             fault = None
             try:
-                self._touch_all(untouched)
+                self._touch_all(work)
             except OSError as error:
-                fault = _fault(untouched.writing.size, error)
-            self._finish(untouched, fault)
-            del untouched  # With it goes the writable mapping, before the wait for the next.
+                fault = _fault(work.writing.size, error)
+            self._finish(work, fault)
+            del work  # With it goes the writable mapping, before the wait for the next.
 
     def _touch_all(self, untouched: _Untouched) -> None:
         begin, size_bytes = untouched.writing.ctypes.data, untouched.writing.size

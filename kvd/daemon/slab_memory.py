@@ -64,7 +64,8 @@ class SlabMemory:
 
     def forget(self, slab: int) -> None:
         """Have a slab's mapping go once nobody holds it."""
-        self._writable.pop(slab, None)
+        if slab in self._writable:
+            self._arena.let_go([self._writable.pop(slab)])
 
     def _for_reading(self, slab: int) -> np.ndarray:
         return np.frombuffer(self._arena.view_slab(slab), np.uint8)

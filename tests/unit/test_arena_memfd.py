@@ -9,9 +9,11 @@ import os
 import socket
 import threading
 import time
+from queue import SimpleQueue
 
 import pytest
 
+from kvd.arena import memfd
 from kvd.arena.control_page import make_page
 from kvd.arena.memfd import F_ADD_SEALS, is_lent, lend, map_memory, open_slab
 from kvd.arena.slabs import MemfdArena
@@ -159,6 +161,13 @@ def test_a_control_page_shows_the_counter_and_refuses_writers():
     os.close(descriptor)
 
 
+def left_slab(name: str) -> int:
+    """Return the writing descriptor of a slab that another daemon left."""
+    descriptors = open_slab(name, SIZE)
+    os.close(descriptors.reading)
+    return descriptors.writing
+
+
 def memory_files(name: str) -> list[str]:
     """Return the open descriptors of a memfd of that name."""
     links = []
@@ -215,6 +224,70 @@ def test_closing_does_not_wait_for_a_touch_that_hangs():
     arena.close()
     leave.set()
     assert left.wait(20) and seen == []
+
+
+def test_destroying_does_not_wait_for_an_unmap_that_hangs(monkeypatch):
+    """Nor are its descriptors kept meanwhile; a slab that is made next is touched behind it."""
+    entered, leave, reports, threads = threading.Event(), threading.Event(), SimpleQueue(), []
+    unmap = memfd._libc.munmap
+
+    def hang(address, size_bytes):
+        threads.append(threading.current_thread().name)
+        entered.set()
+        assert leave.wait(20)
+        return unmap(address, size_bytes)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(memfd._libc, "munmap", hang)  # As mappings that are made now will find it.
+        arena = MemfdArena(lambda *report: reports.put(report), 1)
+        arena.adopt_slab(1, left_slab("kvd-slab-1"), SIZE)
+    arena.destroy_slab(1)
+    assert entered.wait(20) and threads == ["touch"]
+    assert not memory_files("kvd-slab-1")
+    arena.create_slab(2, SIZE)
+    assert reports.empty(), "its memory is not there before that of the other is gone"
+    leave.set()
+    assert reports.get(timeout=20) == (2, None) and threads == ["touch"]
+    arena.close()
+
+
+def test_what_is_let_go_is_unmapped_by_the_arenas_thread(monkeypatch):
+    ended, threads = threading.Event(), []
+    unmap = memfd._libc.munmap
+
+    def note(address, size_bytes):
+        threads.append(threading.current_thread().name)
+        ended.set()
+        return unmap(address, size_bytes)
+
+    arena = MemfdArena(lambda *report: None, 1)
+    with monkeypatch.context() as patch, contextlib.closing(arena):
+        patch.setattr(memfd._libc, "munmap", note)
+        descriptors = open_slab("test", SIZE)
+        arena.let_go([map_memory(descriptors.writing, SIZE, writable=True)])
+        assert ended.wait(20) and threads == ["touch"]
+        descriptors.close()
+
+
+def test_closing_does_not_wait_for_an_unmap_that_hangs(monkeypatch):
+    entered, leave, left = threading.Event(), threading.Event(), threading.Event()
+    unmap = memfd._libc.munmap
+
+    def hang(address, size_bytes):
+        entered.set()
+        assert leave.wait(20)
+        left.set()
+        return unmap(address, size_bytes)
+
+    arena = MemfdArena(lambda *report: None, 1)
+    with monkeypatch.context() as patch:
+        patch.setattr(memfd._libc, "munmap", hang)
+        arena.adopt_slab(1, left_slab("kvd-slab-1"), SIZE)
+    arena.destroy_slab(1)
+    assert entered.wait(20)
+    arena.close()
+    leave.set()
+    assert left.wait(20)
 
 
 def test_a_slab_holds_two_descriptors_and_a_page_none():
