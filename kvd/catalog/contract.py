@@ -98,7 +98,8 @@ class Contents:
     """All that a catalog holds and that can be believed.
 
     `rows` are in the order of their keys; they may refer to memory that is given back with them.
-    `refused` counts what was left out, and `purge` drops it.
+    `refused` counts what was left out, and `purge` drops it. `number` is the highest of a segment
+    that anything in it names, refused or not: as long as the catalog does, it means that file.
     """
 
     meta: Meta
@@ -107,6 +108,7 @@ class Contents:
     segments: np.ndarray
     refused: dict[Refusal, int]
     purge: Changes
+    number: int = 0
 
 
 class Catalog(Protocol):

@@ -140,6 +140,7 @@ def _checked(found: _Found, rows: np.ndarray) -> Contents:
 
     refused: Counter[Refusal] = Counter()
     refused[Refusal.DAMAGED] = len(found.dropped) + len(bad_segments)
+    number = int(segments["segment"].max(initial=0))
     dropped = []
     for reason, test in (
         (Refusal.DAMAGED, sound_rows),
@@ -151,10 +152,12 @@ def _checked(found: _Found, rows: np.ndarray) -> Contents:
             dropped.append(keys_of(rows[~good]))
             refused[reason] += len(dropped[-1])
             rows = rows[good]
+        if reason == Refusal.DAMAGED:
+            number = max(number, int(rows["segment"].max(initial=0)))
     purge = Changes(dropped=(*found.dropped, *bad_segments))
     if dropped:
         purge = Changes(dropped=purge.dropped, dropped_rows=np.concatenate(dropped))
-    return Contents(found.meta, found.keyspaces, rows, segments, dict(+refused), purge)
+    return Contents(found.meta, found.keyspaces, rows, segments, dict(+refused), purge, number)
 
 
 def _of_keyspaces(rows: np.ndarray, keyspaces: _Keyspaces) -> np.ndarray:

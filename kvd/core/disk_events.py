@@ -11,9 +11,11 @@ from kvd.identity import Keyspace
 
 @dataclass(frozen=True, slots=True)
 class Recovered:
-    """What the catalog held, before anything else happens; only of segments that are there.
+    """What the catalog held, before anything else happens.
 
-    `generation`: every one below it may have been given out. `written`: (day, bytes).
+    `generation`: every one below it may have been given out. `written`: (day, bytes). `lost`
+    (directory, segment): of `segments`, those without a file. `number`: the highest of a segment
+    that anything in the catalog names, what is not believed as well.
     """
 
     generation: int
@@ -21,6 +23,8 @@ class Recovered:
     keyspaces: dict[bytes, tuple[Keyspace, str]]
     rows: RowColumns
     segments: tuple[SegmentRecord, ...]
+    lost: tuple[tuple[int, int], ...] = ()
+    number: int = 0
 
 
 @dataclass(frozen=True, slots=True)

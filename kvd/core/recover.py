@@ -1,7 +1,8 @@
 """The index after a restart, from the catalog alone: whole columns at once, no segment is read.
 
 What cannot stand is left out and dropped from the catalog: a chunk without its parent, a class
-that its parent has not (I6). So whatever the crash left, prefixes have no holes.
+that its parent has not (I6), what lay in a file that is gone. So whatever the crash left, prefixes
+have no holes. The catalog is told by commits like any other, again until it hears them.
 """
 
 import numpy as np
@@ -39,14 +40,19 @@ def on_recovered(state: State, event: Recovered) -> list[Effect]:
     rows = event.rows
     trees, tree_of = _take_trees(state, event)
     named = _segment_ids(rows, ids, ssd.config.segment_bytes)
-    segments = np.where(_astray(ssd, rows, named), 0, named)
+    gone = np.array([ids[name] for name in event.lost], np.uint32)
+    segments = np.where(_astray(ssd, rows, named) | np.isin(named, gone), 0, named)
     parents, masks, depths = _stand(rows, trees, tree_of, segments)
     kept = np.flatnonzero(masks & 1)
     _fill(state, event, (tree_of, segments, parents, masks, depths), kept)
-    _note_dropped(state, rows, trees, tree_of, kept)
-    for row in kept[(masks[kept] != _mask(segments[kept]))].tolist():
+    left_out = (named != 0) & ~((masks[:, None] >> np.arange(CLASS_COUNT)) & 1 == 1)
+    out = _note_dropped(state, rows, trees, tree_of, kept)
+    ssd.journal.released += _hold(ssd, named[out][left_out[out]])
+    for row in kept[masks[kept] != _mask(rows.page_counts[kept])].tolist():
         number = int(index.trees[tree_of[row]].rows[rows.keys.chain[row]])
         ssd.journal.changed[number] = int(index.generation[number])
+        if held := _hold(ssd, named[row][left_out[row]]):
+            ssd.held[number] = tuple(held)
     _count_segments(state)
     _spare_ends(ssd, rows, named)
     state.counts.ssd_recovered_chunks[()] += len(kept)
@@ -55,16 +61,26 @@ def on_recovered(state: State, event: Recovered) -> list[Effect]:
 
 
 def _take_segments(ssd: Ssd, event: Recovered) -> dict[tuple[int, int], int]:
+    """Return the id of each segment by directory and number.
+
+    One without a file is full of nothing, so that it is cleared like others once the catalog names
+    nothing in it; a free one only has to be removed.
+    """
     ids = {}
+    ssd.number = event.number
     for record in event.segments:
         ssd.segment_id += 1
-        life = _LIVES[record.state]
+        life, lost = _LIVES[record.state], (record.directory, record.segment) in event.lost
+        if lost and life == SegmentLife.OPEN:
+            life = SegmentLife.FULL
         # A free one may have got the next epoch already, without the catalog having heard of it.
         epoch = record.epoch + (life == SegmentLife.FREE)
         segment = Segment(
-            ssd.segment_id, record.directory, record.segment, epoch, record.plane_class, life
-        )
+            ssd.segment_id, record.directory, record.segment, epoch, record.plane_class, life,
+            spoiled=lost and life == SegmentLife.FREE,
+        )  # fmt: skip
         ssd.add(segment)
+        ssd.spoiled += segment.spoiled
         if life == SegmentLife.OPEN and not reopen_segment(ssd, segment):
             ssd.turn(segment, SegmentLife.FULL)
         ssd.number = max(ssd.number, record.segment)
@@ -213,13 +229,25 @@ def _link(index: Index, numbers: np.ndarray) -> None:
 
 def _note_dropped(
     state: State, rows: RowColumns, trees: list[Tree | None], tree_of: np.ndarray, kept: np.ndarray
-) -> None:
-    """Have the catalog forget what was left out; of unknown lanes it cannot be named, and stays."""
+) -> np.ndarray:
+    """Have the catalog forget what was left out, and return bool[n]: which rows that are.
+
+    Those of unknown lanes cannot be named, and stay.
+    """
     out = np.ones(len(tree_of), bool)
     out[kept] = False
     out &= tree_of != NO_ROW
     for at in np.flatnonzero(out).tolist():
         find_ssd(state).journal.dropped[int(tree_of[at]), rows.keys.chain[at]] = None
+    return out
+
+
+def _hold(ssd: Ssd, segments: np.ndarray) -> list[int]:
+    """Have segments held by strips that the catalog names, and return those that can be."""
+    held = [s for s in segments.tolist() if ssd.segments[s].life != SegmentLife.FREE]
+    for segment_id in held:
+        ssd.segments[segment_id].held += 1
+    return held
 
 
 def _count_segments(state: State) -> None:

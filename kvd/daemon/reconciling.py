@@ -8,22 +8,21 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from kvd.catalog.contract import Changes, Contents, Table
-from kvd.daemon.translating import segment_keys
+from kvd.catalog.contract import Changes, Contents
 from kvd.errors import KvdError
-from kvd.format.rows import keys_of, lane_of, lane_starts, seal_rows
+from kvd.format.rows import keys_of, lane_of, lane_starts
 from kvd.shape import cell_grid
 
 # Rows of one transaction: what waits for a catalog's thread takes memory by then.
 _ROWS_AT_ONCE = 16_384
-_PLACE = ("root", "directory", "segment", "epoch", "page", "pages")
 
 
 @dataclass(frozen=True, slots=True)
 class Reconciled:
-    """`contents` only of segments that there are; `orphans` u32 of each directory are unknown.
+    """`contents` of lanes that there are; `orphans` u32 of each directory are unknown to them.
 
-    `lost` are (directory, segment) without a file, `hurt` the number of chunks they take with them.
+    `lost` are (directory, segment) without a file, and strips of `hurt` chunks lay in them: the
+    core leaves these out, and has the catalog told. `purge` is what the core cannot name.
     """
 
     contents: Contents
@@ -41,36 +40,27 @@ def reconcile(contents: Contents, found: Sequence[np.ndarray]) -> Reconciled:
     is_lost = ~np.isin(known, np.concatenate(here))
     orphans = [each[~np.isin(names, known)] for names, each in zip(here, found, strict=True)]
     strange = _of_no_lane(rows, contents)
-    hurt = 0
-    if is_lost.any():
-        gone = np.isin(_names(rows["directory"], rows["segment"]), known[is_lost])
-        # Without one class a reader is not offered those behind it.
-        gone = np.logical_or.accumulate(gone & (rows["pages"] != 0), axis=1)
-        hurt = int(gone.any(axis=1).sum())
-        mended, at = _without(rows, gone)
-        strange |= gone[:, 0]
-        rows = rows.copy()
-        rows[at] = mended
-        purge = replace(purge, rows=mended)
     if strange.any():
         dropped = np.concatenate([purge.dropped_rows, keys_of(rows[strange])])
         purge, rows = replace(purge, dropped_rows=dropped), rows[~strange]
     lost = [(int(s["directory"]), int(s["segment"])) for s in segments[is_lost]]
-    entries = tuple((Table.SEGMENTS, key) for key in segment_keys(lost))
-    purge = replace(purge, dropped=(*purge.dropped, *entries))
-    left = replace(contents, rows=rows, segments=segments[~is_lost])
-    return Reconciled(left, purge, orphans, lost, hurt)
+    hurt = 0
+    if lost:
+        gone = np.isin(_names(rows["directory"], rows["segment"]), known[is_lost])
+        hurt = int((gone & (rows["pages"] != 0)).any(axis=1).sum())
+    return Reconciled(replace(contents, rows=rows), purge, orphans, lost, hurt)
 
 
 def in_parts(changes: Changes) -> tuple[Changes, ...]:
-    """Return the same as several transactions of a bounded size; none for no change."""
+    """Return the same drops as several transactions of a bounded size; none for no change.
+
+    Drops only: they go through however full the catalog is.
+    """
+    assert not len(changes.rows)
     return tuple(part for part in _parts(changes) if part.items)
 
 
 def _parts(changes: Changes) -> Iterator[Changes]:
-    """Rows first: while their segment is named, what is left of them is believed."""
-    for at in range(0, len(changes.rows), _ROWS_AT_ONCE):
-        yield Changes(rows=changes.rows[at : at + _ROWS_AT_ONCE])
     for at in range(0, len(changes.dropped_rows), _ROWS_AT_ONCE):
         yield Changes(dropped_rows=changes.dropped_rows[at : at + _ROWS_AT_ONCE])
     yield Changes(dropped=changes.dropped)
@@ -79,16 +69,6 @@ def _parts(changes: Changes) -> Iterator[Changes]:
 def _names(directories: np.ndarray | np.uint8, segments: np.ndarray) -> np.ndarray:
     """Return u64: directory and number as one."""
     return np.uint64(directories) << np.uint64(32) | segments
-
-
-def _without(rows: np.ndarray, gone: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return sealed copies of the rows that lose a class but their anchor, and where they are."""
-    at = np.flatnonzero(gone.any(axis=1) & ~gone[:, 0])
-    mended = rows[at]
-    for name in _PLACE:
-        mended[name][gone[at]] = 0
-    seal_rows(mended)
-    return mended, at
 
 
 def _of_no_lane(rows: np.ndarray, contents: Contents) -> np.ndarray:

@@ -65,10 +65,10 @@ class FoundTier:
         assert self.recovered is not None
         paths = ", ".join(str(directory.path) for directory in self.directories)
         budget, recovered = self.budget, self.recovered
+        files = len(recovered.segments) - len(recovered.lost)
         return (
             f"ssd {human(budget.size_bytes)} on {paths}: {len(recovered.rows.parents)} chunks in "
-            f"{len(recovered.segments)} segments of {human(budget.segment_bytes)}, "
-            f"at most {budget.segments_max}"
+            f"{files} segments of {human(budget.segment_bytes)}, at most {budget.segments_max}"
         )
 
 
@@ -99,7 +99,7 @@ def find_tier(settings: SsdSettings) -> FoundTier:
             settings.daily_write_bytes,
             places.spare_bytes,
         )
-        recovered = recovered_of(reconciled.contents)
+        recovered = recovered_of(reconciled.contents, reconciled.lost)
         undo.pop_all()
     return FoundTier(directories, catalog, budget, config, recovered, purge)
 
@@ -181,6 +181,6 @@ def _say_what_was_found(
             _log.warning("%s", note)
     for refusal, count in contents.refused.items():
         _log.warning("catalog: %d entries left out: %s", count, refusal)
-    if reconciled.lost:
+    if reconciled.hurt:
         _log.warning("%d segments are gone, and with them the strips of %d chunks",
                      len(reconciled.lost), reconciled.hurt)  # fmt: skip

@@ -146,8 +146,11 @@ def _segments_of(records: Sequence[SegmentRecord]) -> np.ndarray:
 # ---- from the catalog ----
 
 
-def recovered_of(contents: Contents) -> Recovered:
-    """Return what a catalog held; every lane of it must be one of its keyspace."""
+def recovered_of(contents: Contents, lost: Sequence[tuple[int, int]] = ()) -> Recovered:
+    """Return what a catalog held; every lane of it must be one of its keyspace.
+
+    `lost` are (directory, segment) of its segments without a file.
+    """
     meta = contents.meta
     return Recovered(
         meta.generation,
@@ -155,6 +158,8 @@ def recovered_of(contents: Contents) -> Recovered:
         contents.keyspaces,
         _columns_of(contents.rows, contents.keyspaces),
         tuple(_record_of(segment) for segment in contents.segments),
+        tuple(lost),
+        contents.number,
     )
 
 

@@ -94,7 +94,8 @@ class Ledger(Judge):
     def check_recovered(self, state: State, commit: asked.Commit | None) -> None:
         """Require of a core that has just begun that it finds what the catalog holds."""
         catalog, index = self.media.catalog, state.index
-        least = self._by_prefix(catalog.rows)
+        found = {key: self.media.left_of(row) for key, row in catalog.rows.items()}
+        least = self._by_prefix(found)
         for key, count in self.durable.items():
             short = least.get(key, 0) < count
             require(
@@ -102,7 +103,7 @@ class Ledger(Judge):
             )
         if commit is not None and state.counts.ssd_segments_chosen:
             dropped = keys_of(commit.dropped)
-            rows = {key: row for key, row in catalog.rows.items() if key not in dropped}
+            rows = {key: row for key, row in found.items() if key not in dropped}
             least = self._by_prefix(rows | rows_of(commit.rows))
         for key, count in least.items():
             tree = state.index.trees_by_key.get((key.keyspace, key.lane))

@@ -101,6 +101,12 @@ class Catalog:
     generation: int = 0
     written: tuple[int, int] = (0, 0)
 
+    @property
+    def number(self) -> int:
+        """Return the highest number of a segment that anything names."""
+        named = [place.segment for row in self.rows.values() for place in row.places]
+        return max((*named, *(number for _, number in self.segments)), default=0)
+
     def places_in(self, key: SegmentKey) -> Iterator[tuple[RowKey, int, Place]]:
         """Yield row, class and place of what lies in a segment, in any of its lives."""
         for row_key, row in self.rows.items():
@@ -171,21 +177,23 @@ class Media:
         return lost
 
     def recover(self, rng: Random) -> Recovered:
-        """Return what can be believed, rows in no order; files that no record names are removed."""
+        """Return what can be believed, rows in no order; files that no record names are removed.
+
+        What lay in a lost file is in the catalog until a commit tells it.
+        """
         catalog = self.catalog
         for key in [key for key in self.segments if key not in catalog.segments]:
             del self.segments[key]
+        number = catalog.number
         rows = [(key, row) for key, row in catalog.rows.items() if self._believed(key, row)]
-        catalog.segments = {k: r for k, r in catalog.segments.items() if k in self.segments}
-        rows = [(key, self._left_of(row)) for key, row in rows]
-        rows = [(key, row) for key, row in rows if row.places]
         rng.shuffle(rows)
         catalog.rows = dict(rows)
         records = list(catalog.segments.values())
         rng.shuffle(records)
         return Recovered(
             catalog.generation, catalog.written, dict(catalog.keyspaces), columns_of(rows),
-            tuple(records),
+            tuple(records), tuple(key for key in catalog.segments if key not in self.segments),
+            number,
         )  # fmt: skip
 
     def _believed(self, key: RowKey, row: Row) -> bool:
@@ -197,7 +205,7 @@ class Media:
             for plane_class, place in enumerate(row.places)
         )
 
-    def _left_of(self, row: Row) -> Row:
+    def left_of(self, row: Row) -> Row:
         """Return a row without the classes from the first on whose file is gone."""
         there = [place.key in self.segments for place in row.places]
         count = (*there, False).index(False)

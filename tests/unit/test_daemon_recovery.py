@@ -11,10 +11,14 @@ from kvd.catalog.contract import Changes, Table
 from kvd.catalog.environment import Environment, make_environment
 from kvd.catalog.loading import load_catalog
 from kvd.config import SsdSettings
+from kvd.core.disk_effects import Commit
 from kvd.core.disk_events import Recovered
+from kvd.core.state import CoreConfig, new_state
+from kvd.core.step import step
 from kvd.daemon import recovery
 from kvd.daemon.reconciling import in_parts
 from kvd.daemon.recovery import find_tier
+from kvd.daemon.translating import changes_of
 from kvd.disk.directories import open_directories
 from kvd.disk.files import OsFiles
 from kvd.errors import ErrorKind, Fault, FaultKind, KvdError
@@ -120,27 +124,38 @@ def test_lanes_are_told_apart(scene):
     ("gone", "left"), [(0, [0, 0, 0]), (1, [40, 0, 0]), (2, [40, 40, 0])], ids=str
 )
 def test_a_segment_that_is_gone_takes_its_class_and_those_behind_it(scene, caplog, gone, left):
-    scene.put(Changes(rows=rows_of(range(40))))
+    rows = rows_of(range(40))
+    rows["parent"], rows["page"] = 0, 1 + 2 * np.arange(40)[:, None]
+    seal_rows(rows)
+    scene.put(Changes(rows=rows))
     scene.segment(gone).unlink()
     recovered = scene.find()
-    assert there(recovered) == left and len(recovered.rows.parents) == left[0]
-    absent = recovered.rows.page_counts == 0
-    for column in (recovered.rows.roots, recovered.rows.segments, recovered.rows.epochs):
-        assert not column[absent].any()
-    assert gone not in [s.segment for s in recovered.segments]
+    assert recovered.lost == ((0, gone),) and recovered.number == 2
     assert "1 segments are gone, and with them the strips of 40 chunks" in caplog.text
-    contents = scene.purge()
+    assert scene.found.purge == (), "the core has it told, until it is heard"
+    state = new_state(CoreConfig(64 * MIB, ssd=scene.found.config), 1)
+    [commit] = [e for e in step(state, recovered, 1) if isinstance(e, Commit)]
+    scene.put(changes_of(commit, scene.uuids))
+    contents = load_catalog(scene.catalog)
     assert (contents.rows["pages"] != 0).sum(axis=0).tolist() == left
     assert contents.refused == {}
+    caplog.clear()
     assert there(scene.find()) == left and scene.found.purge == ()
+    assert "are gone" not in caplog.text
+
+
+def test_what_only_refused_rows_name_counts_as_named(scene):
+    lost = rows_of(range(3))
+    lost["segment"], lost["epoch"] = 9, 4
+    seal_rows(lost)
+    scene.put(Changes(rows=lost))
+    assert scene.find().number == 9
 
 
 def test_many_changes_are_committed_in_parts():
-    rows = rows_of(range(20_000))
-    keys, entry = keys_of(rows), (Table.SEGMENTS, bytes(8))
-    parts = in_parts(Changes(rows=rows, dropped_rows=keys, dropped=(entry,)))
-    assert [part.items for part in parts] == [16_384, 3_616, 16_384, 3_616, 1]
-    assert np.concatenate([part.rows for part in parts]).tobytes() == rows.tobytes()
+    keys, entry = keys_of(rows_of(range(20_000))), (Table.SEGMENTS, bytes(8))
+    parts = in_parts(Changes(dropped_rows=keys, dropped=(entry,)))
+    assert [part.items for part in parts] == [16_384, 3_616, 1]
     assert np.concatenate([part.dropped_rows for part in parts]).tobytes() == keys.tobytes()
     assert in_parts(Changes()) == ()
 
