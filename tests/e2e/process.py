@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from kvd.client import Client
 from kvd.config import ServeConfig, SsdSettings, TenantSettings
 from kvd.daemon.loop import Daemon as InProcess
 from kvd.daemon.loop import run as run_loop
@@ -129,6 +130,19 @@ def in_process(
     config = ServeConfig(directory, (TenantSettings("default"),), dram_bytes, uids, limits, ssd)
     with served(config):
         yield directory / "default"
+
+
+@contextlib.contextmanager
+def connected(
+    directory: Path, limits: Limits, dram_bytes: int, ssd: SsdSettings | None = None
+) -> Iterator[Client]:
+    """Yield a client of a tenant that is served as by `in_process`, once it is connected."""
+    with (
+        in_process(directory, limits, dram_bytes, ssd) as tenant,
+        Client(tenant, "test", DEADLINE_S) as client,
+    ):
+        assert client.wait_connected(DEADLINE_S)
+        yield client
 
 
 @contextlib.contextmanager

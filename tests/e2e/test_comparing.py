@@ -1,6 +1,5 @@
 """Comparing finds what differs from KV computed again: which cell, whence, of which put."""
 
-import contextlib
 from dataclasses import replace
 
 import numpy as np
@@ -8,7 +7,6 @@ import pytest
 
 from kvd.client import (
     BlockShape,
-    Client,
     Delivery,
     Difference,
     Dtype,
@@ -20,7 +18,7 @@ from kvd.client import (
 from kvd.config import SsdSettings
 from kvd.limits import MIB, Limits
 from kvd.types import Tier
-from tests.e2e.process import DEADLINE_S, in_process
+from tests.e2e.process import connected
 from tests.e2e.ssd_node import until
 
 LAYERS, HEADS, WIDTH, CHUNK_TOKENS, CHUNKS = 3, 2, 64, 32, 4
@@ -37,16 +35,8 @@ def computed() -> list:
     return [[(t.view(np.uint32) >> 16).astype(np.uint16) for t in row] for row in bits]
 
 
-def connected(tenant) -> Client:
-    client = Client(tenant, "doubter", DEADLINE_S)
-    assert client.wait_connected(DEADLINE_S)
-    return client
-
-
-@contextlib.contextmanager
 def serving(directory, data=None):
-    with in_process(directory, LIMITS, 16 * MIB, data) as tenant, connected(tenant) as client:
-        yield client
+    return connected(directory, LIMITS, 16 * MIB, data)
 
 
 def fetched(space, chain, delivery=Delivery.MAP):

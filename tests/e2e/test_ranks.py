@@ -1,6 +1,5 @@
 """Ranks of one model: each has its own bytes, replicated ones one copy; layouts are declared."""
 
-import contextlib
 import threading
 from dataclasses import replace
 
@@ -24,7 +23,7 @@ from kvd.client import (
 )
 from kvd.errors import ErrorKind
 from kvd.limits import MIB, Limits
-from tests.e2e.process import DEADLINE_S, in_process
+from tests.e2e.process import DEADLINE_S, connected
 
 LAYERS, HEADS, WIDTH, CHUNK, CHUNKS = 4, 4, 16, 16, 3
 RANKS = 4
@@ -34,10 +33,7 @@ LIMITS = replace(Limits(), slab_bytes=4 * MIB)
 
 @pytest.fixture(scope="module")
 def client(tmp_path_factory):
-    with contextlib.ExitStack() as stack:
-        tenant = stack.enter_context(in_process(tmp_path_factory.mktemp("d"), LIMITS, 64 * MIB))
-        made = stack.enter_context(Client(tenant, "ranks", DEADLINE_S))
-        assert made.wait_connected(DEADLINE_S)
+    with connected(tmp_path_factory.mktemp("d"), LIMITS, 64 * MIB) as made:
         yield made
 
 

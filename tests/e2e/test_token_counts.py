@@ -1,14 +1,13 @@
 """Every number of tokens: behind the last whole chunk nothing is stored, and nothing written."""
 
-import contextlib
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from kvd.client import EXACT, BlockShape, Client, Delivery, Dtype, Keyspace, KvdError, Reason
+from kvd.client import EXACT, BlockShape, Delivery, Dtype, Keyspace, KvdError, Reason
 from kvd.limits import MIB, Limits
-from tests.e2e.process import DEADLINE_S, in_process
+from tests.e2e.process import connected
 
 LAYERS, HEADS, WIDTH, CHUNK = 2, 2, 8, 64
 POISON = 0xEEEE
@@ -18,10 +17,7 @@ COUNTS = (0, 1, CHUNK - 1, CHUNK, CHUNK + 1, 2 * CHUNK - 1, 2 * CHUNK, 2049)
 
 @pytest.fixture(scope="module")
 def client(tmp_path_factory):
-    with contextlib.ExitStack() as stack:
-        tenant = stack.enter_context(in_process(tmp_path_factory.mktemp("d"), LIMITS, 64 * MIB))
-        made = stack.enter_context(Client(tenant, "counts", DEADLINE_S))
-        assert made.wait_connected(DEADLINE_S)
+    with connected(tmp_path_factory.mktemp("d"), LIMITS, 64 * MIB) as made:
         yield made
 
 
@@ -152,3 +148,28 @@ def test_one_chunk_at_a_time_and_requests_that_end_in_between(client):
         assert good == fetch.counts[0]
         assert_only(targets, ours, 0, good * CHUNK)
         fetch.release()
+
+
+@pytest.mark.parametrize("lookups", range(6))
+def test_lookups_before_a_store_change_nothing_of_it(client, lookups):
+    """Of the whole text and of its parts, held or not, and what comes is announced as well."""
+    space, count = space_of(client, f"looked up {lookups}"), 4
+    ours, chain = values(count * CHUNK), space.chain(np.arange(count * CHUNK))
+    for at in range(lookups):
+        found = space.lookup(chain[: 32 * (1 + at % count)], lease=at % 2 == 1)
+        assert (found.counts, found.lease) == ((0, 0, 0), 0)
+        assert space.lookup(chain).reason == Reason.NOT_STORED
+        assert space.prefetch(chain).counts == (0, 0, 0)
+    first = space.put(chain[: 32 * 2], ours)
+    assert (first.stored, first.had, first.refused) == (2, 0, 0)
+    for at in range(lookups):
+        found = space.lookup(chain, lease=at % 2 == 1)
+        assert found.counts == (2, 2, 2)
+        space.release(found.lease)
+    whole = space.put(chain, ours)
+    assert (whole.stored, whole.had, whole.refused) == (2, 2, 0)
+    targets = poisoned(count * CHUNK)
+    with space.fetch(chain) as fetch:
+        assert fetch.counts == (count,) * 3
+        assert fetch.decode((0, LAYERS), EXACT, targets) == count
+    assert_only(targets, ours, 0, count * CHUNK)

@@ -12,7 +12,7 @@ from kvd.core.evict import drop_class
 from kvd.core.story import Why
 from kvd.errors import ErrorKind
 from kvd.limits import DIGEST_BYTES
-from kvd.testing.scene import LANE, Scene, chain_of, kind_of
+from kvd.testing.scene import LANE, Scene, branch_of, chain_of, kind_of
 from kvd.types import PlaneClass
 from tests.unit.disk_scene import DiskScene, on_disk_only
 
@@ -157,6 +157,36 @@ def test_overlapping_fetches_read_each_strip_once_and_all_end_well() -> None:
     answers = [e.outcome for e in told if isinstance(e, Answer)]
     assert len(answers) == 10 and not [a for a in answers if kind_of(a)]
     assert any(isinstance(e, TellReady) for e in told)
+
+
+@pytest.mark.parametrize("read_between", [0, 1, 2])
+def test_two_prefetches_and_a_fetch_of_overlapping_chains(read_between: int) -> None:
+    """Each strip is read once, and the fetch gets all of it, whoever asked for a part before."""
+    scene, session, chain = on_disk_only(chunks=10)
+    parted = branch_of(chain[: 4 * DIGEST_BYTES], 2, text=49)
+    told: list[object] = []
+    strips: list[tuple[int, int]] = []
+
+    def read(count: int) -> None:
+        while count and scene.has(asked.ReadStrips):
+            one = scene.take(asked.ReadStrips)
+            places = zip(one.strips.slabs.tolist(), one.strips.offsets.tolist(), strict=True)
+            strips.extend(places)
+            told.extend(scene.answer(one))
+            count -= 1
+
+    for part, chunks in ((chain[: 7 * DIGEST_BYTES], 7), (parted, 4)):
+        found = scene.ask(PrefetchWanted(scene.number(), scene.join(), 1, (LANE,), part, 3))
+        assert isinstance(found, Found) and found.counts == (chunks,) * 3
+        read(read_between)
+    promise = scene.fetch(session, chain)
+    assert promise.counts == (10, 10, 10)
+    read(1000)
+    assert len(strips) == len(set(strips)) == 30
+    answers = [e.outcome for e in told if isinstance(e, Answer)]
+    assert [kind_of(a) for a in answers] == [None]
+    let_go(scene, session, promise.lease)
+    assert not scene.state.index.in_flight.any() and not scene.state.leases
 
 
 def test_a_read_whose_end_is_never_told_is_answered_at_its_deadline() -> None:
