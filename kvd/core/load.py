@@ -15,7 +15,7 @@ from kvd.core.disk_events import ReadReleased, StripsRead
 from kvd.core.drops import condemn, extent_of
 from kvd.core.effects import Effect, Shortfall
 from kvd.core.evict import give_back_strips, place_strips
-from kvd.core.segments import degrade, find_ssd, suspect
+from kvd.core.segments import degrade_by, find_ssd, suspect
 from kvd.core.slabs import own_session
 from kvd.core.ssd import ReadBatch
 from kvd.core.state import State, move_bytes
@@ -192,7 +192,7 @@ def _on_faults(state: State, event: StripsRead, batch: ReadBatch) -> list[Effect
             fault = next(f for f in event.faults if f.kind == kind)
             segments = np.unique(batch.segments[items]).tolist()
             for directory in sorted({ssd.segments[s].directory for s in segments}):
-                degrade(state, directory, fault)
+                degrade_by(state, directory, fault, batch.id)
         elif kind != FaultKind.CANCELLED:
             for item in items.tolist():
                 segment = ssd.segments[int(batch.segments[item])]

@@ -16,7 +16,7 @@ from kvd.core.drops import condemn, note
 from kvd.core.effects import Effect
 from kvd.core.index import NO_ROW, Saving, tenant_of
 from kvd.core.segments import (
-    degrade,
+    degrade_by,
     find_ssd,
     open_segment,
     place_strip,
@@ -297,7 +297,7 @@ def on_strips_written(state: State, event: StripsWritten) -> None:
             continue
         fault = next(f for f in event.faults if f.kind == kind)
         segment = ssd.segments[int(index.new_segment[batch.rows[at], batch.item_classes[item]])]
-        degrade(state, segment.directory, fault)
+        degrade_by(state, segment.directory, fault, batch.id)
     if not batch.unreported:
         del ssd.writes[batch.id]
         _finish(state, batch)

@@ -263,6 +263,12 @@ def degrade(state: State, number: int, fault: Fault) -> None:
             close_segment(ssd, segment)
 
 
+def degrade_by(state: State, number: int, fault: Fault, batch: int) -> None:
+    """Degrade for what failed of a batch, unless the directory came back since that was asked."""
+    if batch > find_ssd(state).directories[number].recovered_batch:
+        degrade(state, number, fault)
+
+
 def suspect(state: State, number: int, row: int) -> list[Effect]:
     """Note a strip that could not be read, and ask the canary whose fault it is."""
     directory = find_ssd(state).directories[number]
@@ -301,6 +307,7 @@ def on_probed(state: State, event: Probed) -> list[Effect]:
     if directory.fault is not None:
         state.counts.ssd_recoveries[event.directory] += 1
         directory.fault = None
+        directory.recovered_batch = ssd.batch_id
         ssd.refill = True
     return _judge(state, directory) if directory.suspects else []
 

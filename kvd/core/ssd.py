@@ -47,6 +47,7 @@ class Directory:
     suspects: dict[int, int] = field(default_factory=dict)
     suspected_ns: int = 0
     probe_at_ns: int = 0
+    recovered_batch: int = 0  # The newest batch asked for when its canary last brought it back.
     free_bytes: int | None = None  # None: not looked at yet.
     stands_still_until_ns: int = 0  # After a segment found no space: not before then.
 

@@ -353,6 +353,38 @@ def test_writes_and_commits_that_hang_degrade_the_tier_and_their_end_mends_it() 
         assert is_saved(scene.state)
 
 
+@pytest.mark.parametrize("kind", [asked.WriteStrips, asked.ReadStrips])
+def test_a_failure_from_before_the_recovery_degrades_nothing(kind: type) -> None:
+    scene = DiskScene()
+    session = scene.join()
+    for text in (1, 2):
+        scene.put(session, chain_of(2, text))
+        if kind is asked.ReadStrips:
+            scene.save()
+    demote(scene)
+    for text in (1, 2) if kind is asked.ReadStrips else ():
+        scene.fetch(session, chain_of(2, text))
+    while len([effect for effect in scene.asked if isinstance(effect, kind)]) != 2:
+        scene.wait()
+        scene.settle(kind)
+    first, second, late = scene.take(kind), scene.take(kind), fault_of(FaultKind.TIMEOUT)
+    scene.answer(first, late)
+    assert scene.state.ssd.fault == late
+    while scene.state.ssd.fault is not None:
+        scene.wait()
+        scene.settle(kind)
+    scene.answer(second, late)
+    assert scene.state.ssd.fault is None and scene.state.counts.ssd_degradations[0] == 1
+    assert not scene.has(asked.ProbeDirectory)
+    scene.put(session, chain_of(2, 3))
+    if kind is asked.ReadStrips:
+        scene.fetch(session, chain_of(2, 1))
+    while not scene.has(kind):
+        scene.wait()
+    scene.answer(scene.take(kind), late)
+    assert scene.state.ssd.fault == late, "what was asked behind the recovery counts"
+
+
 def test_what_cannot_be_read_while_the_canary_can_is_healed_by_a_put() -> None:
     for kind in (FaultKind.IO, FaultKind.GONE):
         scene = DiskScene()
