@@ -46,6 +46,7 @@ class Node:
             directory / "r", "--dram", "128MiB", "--tenant", "red", "--tenant", "blue",
             "--data", str(directory / "data"), "--ssd", "64MiB",
             "--metrics-listen", f"127.0.0.1:{self.port}",
+            "--limits-probe-seconds", "1", "--limits-space-seconds", "0.5",
         )  # fmt: skip
         self.found = self.daemon.wait_line("at most")
         self.daemon.ready()
@@ -275,6 +276,10 @@ def _idle(node: Node, before: dict) -> None:
     """While nobody asks for anything, no counter moves, whatever the clock does."""
     ticks = before[key_of("kvd_step_seconds_count", event="Ticked")]
     wait_for(node.port, "kvd_step_seconds_count", ticks + 3, event="Ticked")
+    # What the tier does by itself comes more rarely: it looks at its canaries, and at free space.
+    for event in ("Probed", "SpaceSeen"):
+        times = before[key_of("kvd_step_seconds_count", event=event)]
+        wait_for(node.port, "kvd_step_seconds_count", times + 2, event=event)
     after = scrape(node.port)
     counters = {metric.name for metric in TABLE if metric.kind == Kind.COUNTER}
     moved = [key for key in after if key[0] in counters and after[key] != before[key]]
