@@ -44,6 +44,8 @@ class Lease:
 
     def watch(self, on_lost: Callable[[], None]) -> None:
         """Renew by progress from now on; `on_lost` is called at most once, perhaps at once."""
+        if self._released:  # Given up while slabs were waited for.
+            return
         self._on_lost = on_lost
         if not self.session.alive:
             self._lose()

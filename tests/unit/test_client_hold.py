@@ -1,21 +1,43 @@
 """What a fetch holds goes back once, whatever its readers, its release and its lease do at once."""
 
+import asyncio
 import itertools
 import threading
 from types import SimpleNamespace
 
 import pytest
 
+from kvd.client import Delivery
 from kvd.client.arrivals import Arrivals
 from kvd.client.hold import Granted, Hold
 from kvd.client.mapping import Pool
+from kvd.client.opening import Opening
 from kvd.client.outcomes import Arrival, Counters, Reason
 from kvd.client.reading import Area
+from kvd.errors import ErrorKind
 from kvd.limits import MIB
 from kvd.types import PlaneClass
+from kvd.v1 import kvd_pb2 as pb
+from kvd.wire import FrameKind
+from tests.unit.client_peer import LEASE, Stage, Strips
+from tests.unit.test_client_session import until
 
 DEADLINE_S = 20.0
 AREA = Area(0, 1, 0, 1)
+
+
+@pytest.fixture
+def stage():
+    made = Stage()
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def strips():
+    made = Strips(3)
+    yield made
+    made.close()
 
 
 class Loop:
@@ -95,3 +117,29 @@ def test_a_release_at_any_step_of_a_read_gives_its_memory_back_once(turn, is_los
     assert [callback for callback, _ in loop.posted].count(hold._let_go) == 1
     taken = [pool.take(MIB), pool.take(MIB)]
     assert taken[0] is not taken[1]
+
+
+def test_a_fetch_that_was_given_up_takes_no_lease_when_its_slab_comes_after_all(stage, strips):
+    """It would be watched, and the slab be mapped, for as long as the session lasts."""
+    session, space = stage.client._link.session(), stage.space
+    outcomes: list = []
+    wish = space.wish(strips.chain, 3, Delivery.MAP, {})
+    opening = Opening(space.scope, wish, outcomes.append)
+    thread = space.scope.link.thread()
+    thread.post(opening.begin)
+    stage.peer.take_keyspace()
+    number, _ = stage.peer.take(FrameKind.FETCH, pb.FetchRequest)
+    stage.peer.promise(number, strips.promise())
+    until(lambda: session.slabs._waiting, "the promise waits for its slab")
+    thread.post(opening.orphan)
+    assert stage.peer.take(FrameKind.CANCEL, pb.Cancel)[0] == number
+    assert stage.peer.take(FrameKind.RELEASE, pb.ReleaseRequest)[1].lease == LEASE
+    stage.peer.tell(*strips.given())
+    until(lambda: not session.slabs._waiting, "the slab has come")
+    until(lambda: len(outcomes) == 1 and thread.call(_others()) == 0, "nothing is under way")
+    assert outcomes[0].kind == ErrorKind.LATE and session.on_lease_lost == {}
+
+
+async def _others() -> int:
+    """Return how many coroutines wait for slabs."""
+    return sum("_await_slabs" in repr(task) for task in asyncio.all_tasks())
