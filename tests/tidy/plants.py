@@ -32,6 +32,10 @@ PLANTS: dict[str, tuple[Files, Files]] = {
         {"kvd/core/step.py": DOC + "from kvd.types import *\n"},
         {"kvd/core/step.py": DOC + "from kvd.types import Tier\n"},
     ),
+    "device disk": (
+        {"kvd/daemon/ssd.py": DOC + "from kvd.disk import device\n"},
+        {"kvd/daemon/ssd.py": DOC + "from kvd.disk import posix\n"},
+    ),
     "testing only": (
         {"kvd/daemon/boot.py": DOC + "from kvd.testing.world import World\n"},
         {"tests/unit/test_world.py": DOC + "from kvd.testing.world import World\n"},

@@ -21,6 +21,7 @@ RULES: dict[str, Rule] = {
     "chance": rooms.chance,
     "star imports": rooms.star_imports,
     "testing only": rooms.testing_only,
+    "device disk": rooms.device_disk,
     "file lines": sizes.file_lines,
     "function lines": sizes.function_lines,
     "parameters": sizes.parameters,

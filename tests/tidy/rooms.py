@@ -138,6 +138,14 @@ def testing_only(tree: Tree) -> Iterator[Finding]:
                 yield Finding(f"{source.path}:{name}", 1, f"line {line}: only tests import it")
 
 
+def device_disk(tree: Tree) -> Iterator[Finding]:
+    """Refuse the disk of device memory in what serves: reads go to host memory only."""
+    for source in tree.python("kvd"):
+        for name, line in _imported(source.nodes):
+            if name.startswith("kvd.disk.device") and source.room in ("daemon", "rpc", "cli"):
+                yield Finding(f"{source.path}:{name}", 1, f"line {line}: nothing chooses it")
+
+
 def _imported(nodes: Iterable[ast.AST]) -> Iterator[tuple[str, int]]:
     """Yield (dotted name, line) of every import; `from kvd import x` counts as kvd.x."""
     for node in nodes:
