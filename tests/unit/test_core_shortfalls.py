@@ -7,7 +7,14 @@ import pytest
 
 from kvd.core import disk_effects as asked
 from kvd.core.effects import Answer, Found, Promise, RecallSlab, Shortfall, TellReady
-from kvd.core.events import FetchWanted, PrefetchWanted, ReleaseWanted, SlabDetached
+from kvd.core.events import (
+    FetchWanted,
+    PrefetchWanted,
+    ProcessGone,
+    ReleaseWanted,
+    SessionEnded,
+    SlabDetached,
+)
 from kvd.core.evict import drop_class
 from kvd.core.story import Why
 from kvd.errors import ErrorKind
@@ -110,6 +117,49 @@ def test_with_all_memory_leased_a_fetch_is_short_and_whole_again_after_the_relea
         return promise.counts == (6, 6, 6)
 
     assert any(whole() for _ in range(20)), "slabs change hands within a few recalls"
+
+
+def owned_by_a_writer() -> tuple[DiskScene, int, int, bytes]:
+    """A writer has all slabs but one, and what a reader fetched fills that one."""
+    scene = DiskScene(6, segments=80)
+    writer, reader = scene.join(), scene.join()
+    for text in range(40):
+        scene.put(writer, chain_of(2, text))
+        scene.save()
+    for text in range(3):
+        promise = scene.fetch(reader, chain_of(2, text))
+    assert promise.reason == Shortfall.NO_ROOM and promise.counts < (2, 2, 2)
+    return scene, writer, reader, chain_of(2, 3)
+
+
+def is_whole(scene: DiskScene, reader: int, chain: bytes) -> bool:
+    promise = scene.fetch(reader, chain)
+    if promise.lease:
+        let_go(scene, reader, promise.lease)
+    return promise.counts == (2, 2, 2)
+
+
+def test_a_slab_that_a_writer_gives_back_makes_room_to_read_into() -> None:
+    scene, writer, reader, chain = owned_by_a_writer()
+    [recall] = [e for e in scene.seen if isinstance(e, RecallSlab)]
+    assert recall.session == writer and not is_whole(scene, reader, chain)
+    scene.tell(SlabDetached(writer, recall.slab))
+    assert is_whole(scene, reader, chain), "on the next try"
+
+
+def test_a_writer_that_gives_no_slab_back_is_asked_for_each_once() -> None:
+    """A stopped client's slabs are its own while its process lives; they come back with its end."""
+    scene, writer, reader, chain = owned_by_a_writer()
+    owned = len(scene.state.sessions[writer].slabs_owned)
+    for _ in range(2 * owned):
+        assert not is_whole(scene, reader, chain)
+        scene.wait(scene.limits.recall_ns)
+    recalls = [e.slab for e in scene.seen if isinstance(e, RecallSlab)]
+    assert len(recalls) == len(set(recalls)) == owned
+    assert len(scene.state.sessions[writer].slabs_owned) == owned
+    scene.tell(SessionEnded(writer))
+    scene.tell(ProcessGone(writer))
+    assert is_whole(scene, reader, chain)
 
 
 def test_a_prefetch_finds_no_more_than_there_is_room_for() -> None:
