@@ -4,15 +4,17 @@ The adapter only adapts: grid, drafts and verification are `kvd.speculate`'s, by
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from kvd.client import Client, Comparison, Delivery, Space, Stored, compare
 from kvd.clock import NS_PER_S, MonotonicClock
 from kvd.engines.border import Border, GuardedFetch
-from kvd.engines.hf_model import HfModel, keyspace, weight_revision, weight_stamp
+from kvd.engines.hf_identity import Sight, Watch, keyspace, refuse_strange, weight_revision
+from kvd.engines.hf_model import HfModel
 from kvd.engines.hf_view import HfView
 from kvd.errors import ErrorKind, KvdError
+from kvd.identity import Keyspace
 from kvd.speculate.engine import Batch
 from kvd.speculate.generate import Generator, Request
 from kvd.speculate.grid import CHUNK_TOKENS, capacity_tokens, pieces, usable_chunks
@@ -31,6 +33,20 @@ class Link:
     deadline_s: float = 10.0
 
 
+class Prefill(list[list[Any]]):
+    """Per layer K and V of whole chunks, BF16 [heads, tokens, width]; and what they are KV of.
+
+    `keyspace` is that of the model which computed them; None when it cannot be told.
+    """
+
+    def __init__(
+        self, layers: list[list[Any]], tokens: Sequence[int], keyspace: Keyspace | None
+    ) -> None:
+        super().__init__(layers)
+        self.tokens = tuple(tokens)
+        self.keyspace = keyspace
+
+
 _OPTIONS, _LINK, _LISTENER = Options(), Link(), Listener()
 
 
@@ -47,17 +63,20 @@ class HfEngine:
         adapter: str = "",
     ) -> None:
         """Take a model; `revision` spares the digest of its weights, until they change in place.
-        Whoever switches adapters makes an engine for each, with its name as `adapter`. Raise
-        INVALID for a model that is not of full attention, fp32, on the CPU, in evaluation mode.
+        Adapters of PEFT are told apart by their settings and weights; `adapter` names what else is
+        switched. Raise INVALID for a model that is not of full attention, fp32, on the CPU, in
+        evaluation mode, or that has hooks: of one that comes later nothing is stored or found.
         """
         self.border = Border()
         self._engine = HfModel(model)
         self._clock = MonotonicClock()
         self.keyspace = keyspace(model, self._engine.shape, name, revision, adapter)
         self._model, self._client, self._revision = model, client, revision
-        self._stamp = weight_stamp(model) if client is not None else ()
-        self._space = self._open_space()
-        self._filled_space = self._space  # Of the weights of the last prefill.
+        self._name, self._adapter = name, adapter
+        self._watch = Watch(model)
+        self._seen = self._watch.look()
+        self._space: Space | None = None
+        self._space_keyspace: Keyspace | None = None
         self._generator: Generator | None = None
         self._views: tuple[HfView, HfView] | None = None
 
@@ -91,10 +110,20 @@ class HfEngine:
         return self.put(prompt, self.prefill(prompt, progress), durability)
 
     def put(
-        self, prompt: Sequence[int], tensors: list[list[Any]], durability: str = "memory"
+        self, prompt: Sequence[int], tensors: Prefill, durability: str = "memory"
     ) -> Stored | None:
-        """Put what `prefill` returned for the same prompt; None when kvd failed."""
-        space, whole = self._filled_space, len(prompt) // CHUNK_TOKENS * CHUNK_TOKENS
+        """Put what `prefill` returned for the same prompt; None when kvd failed, or when it cannot
+        be told which model computed it. Raise INVALID for other tensors, or another prompt's.
+        """
+        whole = len(prompt) // CHUNK_TOKENS * CHUNK_TOKENS
+        if not isinstance(tensors, Prefill):
+            given = type(tensors).__name__
+            raise KvdError(ErrorKind.INVALID, f"put takes what prefill returned, not a {given}")
+        if tensors.tokens != tuple(prompt[:whole]):
+            raise KvdError(
+                ErrorKind.INVALID, "put was given what prefill returned for other tokens"
+            )
+        space = self._space_of(tensors.keyspace)
         if space is None or not whole:
             return None
         return self.border.call(
@@ -111,7 +140,7 @@ class HfEngine:
         if self._client is None or not whole:
             return None
         tensors = self.prefill(prompt)
-        space = self._filled_space
+        space = self._space_of(tensors.keyspace)
         if space is None:
             return None
         return self.border.call(lambda: _compared(space, list(prompt[:whole]), tensors), None)
@@ -131,17 +160,20 @@ class HfEngine:
 
     def prefill(
         self, prompt: Sequence[int], progress: Callable[[int, int], None] | None = None
-    ) -> list[list[Any]]:
+    ) -> Prefill:
         """Return per layer K and V of the prompt's whole chunks, BF16 [heads, tokens, width]."""
         self.prepare(len(prompt), 1)
-        self._filled_space = self._space_now()
+        before, seen = self._keyspace_now(), self._seen
         view = self._views[0]
         view.truncate(0)
         for begin, end in pieces(len(prompt), 0):
             self._engine.forward(view, Batch(prompt[begin:end], begin, CHUNK_TOKENS, (0,)))
             if progress is not None:
                 progress(end, len(prompt))
-        return view.tensors(len(prompt) // CHUNK_TOKENS * CHUNK_TOKENS)
+        whole = len(prompt) // CHUNK_TOKENS * CHUNK_TOKENS
+        # A thread that trains may have come between: KV of two models is of none.
+        same = self._keyspace_now() == before and self._seen is seen
+        return Prefill(view.tensors(whole), prompt[:whole], before if same else None)
 
     def generate(
         self,
@@ -160,26 +192,44 @@ class HfEngine:
         return outcome
 
     def _space_now(self) -> Space | None:
-        """Return the space of the weights as they are: KV of others must not be found, nor stored.
+        """Return the space of the model as it is: KV of others must not be found, nor stored."""
+        return None if self._client is None else self._space_of(self._keyspace_now())
 
-        Training writes them in place, behind the engine's back. In training mode a forward drops
-        values by chance: None.
+    def _keyspace_now(self) -> Keyspace | None:
+        """Return the keyspace of the model as it is, None when that cannot be told.
+
+        Training writes weights in place, adapters are switched, behind the engine's back. In
+        training mode a forward drops values by chance: None.
         """
-        if self._model.training:
-            return None
-        if self._client is None or (stamp := weight_stamp(self._model)) == self._stamp:
-            return self._space
-        digest = weight_revision(self._model)
-        revision = f"{self._revision} changed to {digest}" if self._revision else digest
-        self.keyspace = replace(self.keyspace, weight_revision=revision)
-        self._stamp, self._space = stamp, self._open_space()
-        return self._space
+        return self.border.call(self._looked, None)
 
-    def _open_space(self) -> Space | None:
-        client = self._client
-        if client is None:
+    def _looked(self) -> Keyspace | None:
+        sight = self._watch.look()
+        if sight.training:
             return None
-        return self.border.call(lambda: client.keyspace(self.keyspace), None)
+        refuse_strange(self._model, sight)
+        if sight != self._seen:
+            revision = self._revision_of(sight)
+            self.keyspace = keyspace(
+                self._model, self._engine.shape, self._name, revision, self._adapter
+            )
+            self._seen = sight
+        return self.keyspace
+
+    def _revision_of(self, sight: Sight) -> str:
+        if sight.weights == self._seen.weights:
+            return self.keyspace.weight_revision
+        digest = weight_revision(self._model)
+        return f"{self._revision} changed to {digest}" if self._revision else digest
+
+    def _space_of(self, keyspace: Keyspace | None) -> Space | None:
+        client = self._client
+        if client is None or keyspace is None:
+            return None
+        if keyspace != self._space_keyspace:
+            self._space = self.border.call(lambda: client.keyspace(keyspace), None)
+            self._space_keyspace = keyspace
+        return self._space
 
     def _open(self, prompt: Sequence[int], link: Link) -> Prefix | None:
         space, chunks = self._space_now(), usable_chunks(len(prompt))

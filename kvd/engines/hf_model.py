@@ -1,22 +1,18 @@
-"""A transformers causal language model as a `kvd.speculate` Engine, and its keyspace."""
+"""A transformers causal language model as a `kvd.speculate` Engine."""
 
-import hashlib
 import inspect
-import json
 from typing import Any
 
 import torch
 
 from kvd.engines import hf_attention
+from kvd.engines.hf_identity import Watch, refuse_strange
 from kvd.engines.hf_view import HfView
 from kvd.errors import ErrorKind, KvdError
-from kvd.identity import Keyspace
 from kvd.shape import BlockShape
 from kvd.speculate.engine import Batch, Ready
 from kvd.speculate.grid import padded
 from kvd.types import Dtype
-
-_ROPE_FIELDS = ("rope_parameters", "rope_theta", "rope_scaling", "partial_rotary_factor")
 
 
 class HfModel:
@@ -46,7 +42,8 @@ class HfModel:
         """Run a batch on the view; return fp32 logits [len(rows), vocabulary]."""
         view.enter(batch.begin, batch.length, ready)
         positions = torch.arange(batch.begin, batch.begin + batch.length)
-        with torch.inference_mode():
+        # The layout says fp32, also to a caller who computes in less.
+        with torch.inference_mode(), torch.autocast("cpu", enabled=False):
             output = self._model(
                 input_ids=torch.tensor([padded(batch.tokens, batch.length)]),
                 position_ids=positions[None],
@@ -58,50 +55,10 @@ class HfModel:
         return output.logits[0].float()
 
 
-def weight_stamp(model: Any) -> tuple[tuple[int, int, float], ...]:
-    """Return what changes with the weights, at a hundredth of the cost of their digest.
-
-    Of each tensor where it lies, how often it was written to, and its middle value: writes through
-    `.data` are not counted by torch.
-    """
-    stamps = []
-    for tensor in model.state_dict().values():
-        writes = 0 if tensor.is_inference() else tensor._version
-        middle = tensor.reshape(-1)[tensor.numel() // 2].item() if tensor.numel() else 0.0
-        stamps.append((tensor.data_ptr(), writes, middle))
-    return tuple(stamps)
-
-
 def cache_argument(model: Any) -> str:
     """Return what the model's forward calls its cache: 5.24 renamed it."""
     names = inspect.signature(model.forward).parameters
     return "cache" if "cache" in names else "past_key_values"
-
-
-def weight_revision(model: Any) -> str:
-    """Return a digest of the weights as they are loaded: names, types, shapes and bytes."""
-    state = hashlib.blake2b(digest_size=32)
-    for name, tensor in sorted(model.state_dict().items()):
-        state.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
-        state.update(tensor.detach().contiguous().view(torch.uint8).numpy())
-    return state.hexdigest()
-
-
-def keyspace(
-    model: Any, shape: BlockShape, name: str = "", revision: str = "", adapter: str = ""
-) -> Keyspace:
-    """Return the keyspace of the model's KV; `revision` spares the digest of the weights."""
-    config = model.config.get_text_config()
-    rope = {field: getattr(config, field, None) for field in _ROPE_FIELDS}
-    return Keyspace(
-        model=name or config.model_type,
-        weight_revision=revision or weight_revision(model),
-        shape=shape,
-        # Which numerics made the KV: fp32, 64 tokens a forward. Other routines differ in bits.
-        layout="kvd.hf.fp32.64",
-        rope=json.dumps(rope, sort_keys=True, default=str),
-        adapter=adapter,
-    )
 
 
 def _width(config: Any) -> int:
@@ -109,13 +66,37 @@ def _width(config: Any) -> int:
 
 
 def _check(model: Any, config: Any) -> None:
-    kinds = set(getattr(config, "layer_types", None) or ["full_attention"])
-    if kinds != {"full_attention"}:
-        raise KvdError(ErrorKind.INVALID, f"layers of {sorted(kinds)}: only full attention fits")
     if model.dtype != torch.float32 or model.device.type != "cpu":
         found = f"{model.dtype} on {model.device}"
-        raise KvdError(
-            ErrorKind.INVALID, f"the model is {found}; this adapter runs fp32 on the CPU"
-        )
-    if model.training:
-        raise KvdError(ErrorKind.INVALID, "the model is in training mode; call model.eval() first")
+        raise _refuse(f"the model is {found}; this adapter runs fp32 on the CPU")
+    sight = Watch(model).look()
+    if sight.training:
+        raise _refuse("the model is in training mode; call model.eval() first")
+    refuse_strange(model, sight)
+    kinds = set(getattr(config, "layer_types", None) or ["full_attention"])
+    if kinds != {"full_attention"}:
+        raise _refuse(f"layers of {sorted(kinds)}: only full attention fits")
+    window = getattr(config, "sliding_window", None)
+    if window is not None and getattr(config, "use_sliding_window", True):
+        raise _refuse(f"a sliding window of {window} tokens: only full attention fits")
+    for kind in _rope_types(config):
+        # Their frequencies follow from the longest position so far: KV of other prompts than this.
+        if "dynamic" in kind or kind in ("longrope", "su"):
+            raise _refuse(f"rope of type {kind}: KV must not depend on the length of a prompt")
+    for name, peft in (getattr(model, "peft_config", None) or {}).items():
+        if getattr(peft, "is_prompt_learning", False):
+            raise _refuse(f"adapter {name} adds tokens of its own, which no chain would name")
+    for field in ("num_key_value_heads", "max_position_embeddings"):
+        if getattr(config, field, None) is None:
+            raise _refuse(f"the configuration has no {field}: the shape of its KV is not known")
+
+
+def _rope_types(config: Any) -> list[str]:
+    """Return the types of rope in force: one for all layers, or one for each type of layer."""
+    rope = [getattr(config, name, None) or {} for name in ("rope_parameters", "rope_scaling")]
+    rope += [part for whole in rope for part in whole.values() if isinstance(part, dict)]
+    return [str(part.get("rope_type") or part.get("type") or "") for part in rope]
+
+
+def _refuse(message: str) -> KvdError:
+    return KvdError(ErrorKind.INVALID, message)

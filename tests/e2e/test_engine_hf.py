@@ -12,7 +12,8 @@ pytest.importorskip("transformers")
 
 from kvd.client import Client, Delivery  # noqa: E402
 from kvd.engines.hf import HfEngine, Link  # noqa: E402
-from kvd.engines.hf_model import HfModel, cache_argument, weight_revision  # noqa: E402
+from kvd.engines.hf_identity import weight_revision  # noqa: E402
+from kvd.engines.hf_model import HfModel, cache_argument  # noqa: E402
 from kvd.errors import ErrorKind, KvdError  # noqa: E402
 from kvd.speculate.engine import Batch  # noqa: E402
 from kvd.speculate.grid import pieces  # noqa: E402
@@ -168,30 +169,29 @@ def test_forwards_compute_what_the_model_itself_computes(model) -> None:
             assert error < 0.1, (begin, row)
 
 
-class Renamed:
-    """A model whose forward calls its cache as a signature of choice says."""
+def renamed(model: Any, name: str) -> Any:
+    """Return the model behind a forward that calls its cache as a signature of choice says."""
+    theirs = cache_argument(model)
 
-    def __init__(self, model: Any, name: str) -> None:
-        self._model = model
-        self._theirs = cache_argument(model)
-        self._name = name
-        self.config, self.dtype, self.device = model.config, model.dtype, model.device
-        self.training, self.set_attn_implementation = False, model.set_attn_implementation
-        parameter = inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY)
-        signature = inspect.Signature([parameter])
-        self.forward = lambda **arguments: self(**arguments)
-        self.forward.__signature__ = signature
+    def forward(self: Any, **arguments: Any) -> Any:
+        arguments[theirs] = arguments.pop(name)
+        return self.inner(**arguments)
 
-    def __call__(self, **arguments: Any) -> Any:
-        arguments[self._theirs] = arguments.pop(self._name)
-        return self._model(**arguments)
+    kinds = inspect.Parameter
+    parameters = kinds("self", kinds.POSITIONAL_ONLY), kinds(name, kinds.KEYWORD_ONLY)
+    forward.__signature__ = inspect.Signature(parameters)
+    made = type("Renamed", (torch.nn.Module,), {"forward": forward})()
+    made.inner = model
+    made.config, made.dtype, made.device = model.config, model.dtype, model.device
+    made.set_attn_implementation = model.set_attn_implementation
+    return made.eval()
 
 
 @pytest.mark.parametrize("name", ("cache", "past_key_values"))
 def test_either_name_of_the_cache_argument(model, cold, name: str) -> None:
-    renamed = Renamed(model, name)
-    assert cache_argument(renamed) == name
-    engine = HfEngine(renamed, revision="1")
+    other = renamed(model, name)
+    assert cache_argument(other) == name
+    engine = HfEngine(other, revision="1")
     assert engine.generate(PROMPT, OPTIONS).tokens == cold
 
 

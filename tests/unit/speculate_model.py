@@ -6,8 +6,8 @@ from typing import Any
 VOCABULARY = 211
 
 
-def random_llama() -> Any:
-    """Return it in evaluation mode, fp32; the same weights every time."""
+def random_llama(**settings: Any) -> Any:
+    """Return it in evaluation mode, fp32; the same weights every time, whatever the settings."""
     import torch
     import transformers
 
@@ -18,7 +18,7 @@ def random_llama() -> Any:
         num_hidden_layers=2,
         num_attention_heads=4,
         num_key_value_heads=2,
-        max_position_embeddings=1024,
+        **{"max_position_embeddings": 1024, **settings},
     )
     with torch.random.fork_rng():
         torch.manual_seed(7)
