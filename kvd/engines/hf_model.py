@@ -11,7 +11,7 @@ from kvd.engines.hf_view import HfView
 from kvd.errors import ErrorKind, KvdError
 from kvd.shape import BlockShape
 from kvd.speculate.engine import Batch, Ready
-from kvd.speculate.grid import padded
+from kvd.speculate.grid import PAD_TOKEN, padded
 from kvd.types import Dtype
 
 
@@ -19,7 +19,10 @@ class HfModel:
     """Runs forwards of one model on views."""
 
     def __init__(self, model: Any) -> None:
-        """Take a model of full attention in fp32 on the CPU; raise INVALID for others."""
+        """Take a model of full attention in fp32 on the CPU; raise INVALID for others.
+
+        What its configuration does not tell, one token does that is run here.
+        """
         config = model.config.get_text_config()
         _check(model, config)
         self.shape = BlockShape.of_attention(
@@ -29,6 +32,7 @@ class HfModel:
         self._model = model
         self._cache_argument = cache_argument(model)
         hf_attention.install(model)
+        self.forward(self.view(1), Batch((PAD_TOKEN,), 0, 1, (0,)))
 
     @property
     def layers(self) -> int:

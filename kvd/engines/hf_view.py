@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from transformers.cache_utils import Cache, CacheLayerMixin
 
+from kvd.errors import ErrorKind, KvdError
 from kvd.shape import BlockShape
 from kvd.speculate.engine import Ready
 
@@ -29,6 +30,7 @@ class HfView:
             torch.zeros(t.heads, capacity, t.width, dtype=torch.bfloat16) for t in group.tensors
         ]
         self._ready: Ready | None = None
+        self._written: set[int] = set()  # Layers of the forward that runs, or ran last.
         self.cache = Cache(layers=[_Layer(self, layer) for layer in range(group.layers)])
 
     @property
@@ -70,9 +72,16 @@ class HfView:
         assert begin <= self._length and begin + tokens <= self.capacity, (begin, tokens)
         self._length = begin
         self._ready = ready
+        self._written.clear()
 
     def leave(self, tokens: int) -> None:
-        """Make the first `tokens` tokens of the forward that has ended valid."""
+        """Make the first `tokens` tokens of the forward that has ended valid.
+
+        Raise INVALID when it left out a layer: its rows are another forward's (I13).
+        """
+        if len(self._written) < len(self.keys):
+            missing = sorted(set(range(len(self.keys))) - self._written)
+            raise KvdError(ErrorKind.INVALID, f"layers {missing} have no KV of their own")
         self._length += tokens
         self._ready = None
 
@@ -80,8 +89,16 @@ class HfView:
         self, layer: int, keys: torch.Tensor, values: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Round K and V [1, heads, tokens, width] to BF16 behind the length; return the layer
-        with them.
+        with them. Raise INVALID for others than the shape's.
         """
+        for buffer, new in zip(self._pair(layer), (keys, values), strict=True):
+            heads, width = buffer.shape[1], buffer.shape[3]
+            if new.shape != (1, heads, keys.shape[2], width):
+                raise KvdError(
+                    ErrorKind.INVALID,
+                    f"layer {layer} has KV of {list(new.shape)}, not of {heads} heads of {width}",
+                )
+        self._written.add(layer)
         if self._ready is not None:
             self._ready(layer)
         end = self._length + keys.shape[-2]
@@ -95,7 +112,7 @@ class HfView:
 
 def _touched(heads: int, capacity: int, width: int) -> torch.Tensor:
     """Return a zeroed buffer whose pages are resident: fresh memory is slow when first touched."""
-    return torch.empty(1, heads, capacity, width).fill_(0)
+    return torch.empty(1, heads, capacity, width, dtype=torch.float32).fill_(0)
 
 
 class _Layer(CacheLayerMixin):

@@ -12,6 +12,7 @@ pytest.importorskip("transformers")
 
 from kvd.client import Client, Delivery  # noqa: E402
 from kvd.engines.hf import HfEngine, Link  # noqa: E402
+from kvd.engines.hf_attention import attend  # noqa: E402
 from kvd.engines.hf_identity import weight_revision  # noqa: E402
 from kvd.engines.hf_model import HfModel, cache_argument  # noqa: E402
 from kvd.errors import ErrorKind, KvdError  # noqa: E402
@@ -255,3 +256,58 @@ def test_models_that_do_not_fit_are_refused_by_name(model) -> None:
     for length, words in ((1010, "1024 positions"), (0, "at least one")):
         with pytest.raises(KvdError, match=words):
             HfEngine(model, revision="1").generate(random_text(length), OPTIONS)
+
+
+TINY = {
+    "vocab_size": 64, "hidden_size": 64, "intermediate_size": 64, "num_hidden_layers": 4,
+    "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 128,
+}  # fmt: skip
+MOE = {"num_experts": 2, "num_experts_per_tok": 1}
+LINEAR = {
+    "linear_num_value_heads": 4, "linear_num_key_heads": 2, "linear_key_head_dim": 16,
+    "linear_value_head_dim": 16, "moe_intermediate_size": 32,
+    "shared_expert_intermediate_size": 32,
+}  # fmt: skip
+LATENT = {
+    "num_key_value_heads": 4, "q_lora_rank": 16, "kv_lora_rank": 16, "qk_rope_head_dim": 8,
+    "qk_nope_head_dim": 8, "v_head_dim": 16, "first_k_dense_replace": 4,
+}  # fmt: skip
+MISFITS = {
+    "Jamba": (MOE | {"attn_layer_period": 2, "attn_layer_offset": 1}, "linear_attention"),
+    "Mamba": ({"state_size": 8}, "linear_attention"),
+    "Qwen3Next": (MOE | LINEAR | {"head_dim": 16}, "linear_attention"),
+    "Gemma2": ({"head_dim": 16}, "sliding_attention"),
+    "Mistral": ({"sliding_window": 16}, "sliding window of 16"),
+    "Rwkv": ({}, "an attention of its own"),
+    "DeepseekV3": (LATENT, "layer 0 has KV of"),
+    "GPTNeoX": ({"num_key_value_heads": None}, "no num_key_value_heads"),
+}
+
+
+@pytest.mark.parametrize("family", MISFITS)
+def test_layers_that_are_not_full_attention_are_refused(family: str) -> None:
+    import transformers
+
+    settings, words = MISFITS[family]
+    config = getattr(transformers, f"{family}Config")(**{**TINY, **settings})
+    misfit = getattr(transformers, f"{family}ForCausalLM")(config).eval()
+    with pytest.raises(KvdError, match=words) as caught:
+        HfEngine(misfit)
+    assert caught.value.kind == ErrorKind.INVALID
+
+
+def test_a_layer_that_writes_no_kv_is_not_taken_for_one_that_does(model) -> None:
+    """As of a recurrent layer: its rows of the view are another forward's, or nobody's."""
+    engine = HfModel(model)
+    view = engine.view(64)
+    write = view.write
+    view.write = lambda layer, *kv: write(layer, *kv) if layer else kv
+    with pytest.raises(KvdError, match=r"layers \[0\] have no KV"):
+        engine.forward(view, Batch(PROMPT[:64], 0, 64, (0,)))
+
+
+def test_attention_of_another_kind_is_refused() -> None:
+    query = torch.zeros(1, 2, 4, 8)
+    for more in ({"softcap": 30.0}, {"s_aux": torch.zeros(2)}, {"is_causal": False}):
+        with pytest.raises(KvdError, match=next(iter(more))):
+            attend(torch.nn.Identity(), query, query, query, None, **more)
