@@ -85,7 +85,7 @@ class LmdbCatalog:
         if problem:
             self._report(Committed((batch,), Fault(FaultKind.CANCELLED, problem)))
 
-    def close(self) -> None:
+    def close(self) -> bool:
         with self._woken:
             self._stopping = True
             refused = tuple(batch for batch, _ in self._waiting)
@@ -97,6 +97,7 @@ class LmdbCatalog:
             fault = Fault(FaultKind.CANCELLED, "the catalog is closed")
             self._report(Committed(refused, fault))
         self._thread.join(self._bounds.close_s)
+        return not self._thread.is_alive()
 
     # ---- inside ----
 

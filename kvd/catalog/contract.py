@@ -119,6 +119,9 @@ class Catalog(Protocol):
         """
         ...
 
-    def close(self) -> None:
-        """Answer what waits CANCELLED, and stop within the bound."""
+    def close(self) -> bool:
+        """Answer what waits CANCELLED, and stop within the bound; return whether it did.
+
+        Else something may be written yet, until the process ends.
+        """
         ...

@@ -59,7 +59,7 @@ class SsdHand:
         open_disk: Callable[..., Disk] = PosixDisk,
     ) -> None:
         """Take over the data directories and open their catalog; raise KvdError."""
-        self._post, self._paths = post, [directory.path for directory in found.directories]
+        self._post, self._directories = post, found.directories
         self._uuids = tuple(d.superblock.directory for d in found.directories)
         self._memory = SlabMemory(arena)
         self._disk = open_disk(found.directories, self._on_report, clock)
@@ -70,7 +70,7 @@ class SsdHand:
         self._catalog = catalog
         for changes in found.purge:
             self._catalog.commit(_AT_START, changes)
-        self._space = SpaceLook(self._paths, post)
+        self._space = SpaceLook([directory.path for directory in found.directories], post)
 
     def carry_out(self, effect: DiskEffect) -> None:
         """Begin what the core asks for; raise what `fail` then makes an answer of."""
@@ -122,8 +122,11 @@ class SsdHand:
     def close(self) -> None:
         """End everything within the bounds of disk and catalog."""
         self._space.close()
+        # The disk lets the directories go: nobody else may have them while this catalog is written.
+        if not self._catalog.close():
+            for directory in self._directories:
+                directory.keep()
         self._disk.close()
-        self._catalog.close()
 
     def _hold(self, use: Use, batch: int, strips: StripColumns) -> tuple[Places, Names]:
         """Return what the disk needs; its memory is held until the batch's items are reported."""

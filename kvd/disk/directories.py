@@ -53,6 +53,10 @@ class DataDirectory:
         numbers = (parse_segment_name(name) for name in os.listdir(self.segments))
         return np.array(sorted(n for n in numbers if n is not None), np.uint32)
 
+    def keep(self) -> None:
+        """Have no other process get it before this one ends, even when it is released."""
+        os.dup(self.lock)  # A lock of flock lives as long as any descriptor of its open file.
+
     def release(self) -> None:
         """Let another process have it."""
         os.close(self.lock)

@@ -12,6 +12,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from kvd.catalog.environment import Environment
 from kvd.catalog.loading import load_catalog
 from kvd.clock import MonotonicClock
 from kvd.core.disk_effects import (
@@ -44,11 +45,11 @@ from kvd.daemon.recovery import find_tier
 from kvd.daemon.ssd import SsdHand
 from kvd.disk import contract
 from kvd.errors import Fault, FaultKind, KvdError
-from kvd.limits import MIB, PAGE_BYTES, Limits
+from kvd.limits import MIB, PAGE_BYTES, CatalogBounds, Limits
 from kvd.testing.tier_bench import At, Bench, rows_of
 from kvd.types import PlaneClass
 from tests.unit.disk_double import is_locked
-from tests.unit.ssd_scene import NAME, SLAB, SsdScene
+from tests.unit.ssd_scene import DEADLINE_S, NAME, SLAB, SsdScene
 
 ANCHOR = PlaneClass.ANCHOR
 NOBODY = 77  # No slab.
@@ -339,3 +340,23 @@ def test_degraded_and_well_again_are_said_once_each(tmp_path, caplog):
     assert "catalog is degraded" in said and said.endswith("no room")
     assert look(well, well) == look(well, well, full=full, event=Committed(3, full)) == []
     assert len(look(well, well, event=Committed(4, None))) == 1
+
+
+def test_a_directory_is_let_go_only_when_its_catalog_is_not_written_any_more(tmp_path, monkeypatch):
+    scene = SsdScene(tmp_path)
+    entered, leave = threading.Event(), threading.Event()
+    apply = Environment.apply
+
+    def hangs(self, group):
+        entered.set()
+        assert leave.wait(DEADLINE_S)
+        apply(self, group)
+
+    monkeypatch.setattr(Environment, "apply", hangs)
+    monkeypatch.setattr(scene.hand._catalog, "_bounds", CatalogBounds(close_s=0.01))
+    scene.carry_out(Commit(3, NO_ROWS, NO_KEYS, (), (), (), 1 << 20, (0, 0)))
+    assert entered.wait(DEADLINE_S)
+    scene.hand.close()
+    assert all(is_locked(path / "lock") for path in scene.paths), "else two would write into it"
+    leave.set()
+    scene.arena.close()
