@@ -56,7 +56,6 @@ def open_set(
         if block is not None
     ]
     assert len(opened) == len(paths)
-    _check_distinct(opened)
     return opened, [each for each, (block, _) in zip(opened, found, strict=True) if block is None]
 
 
@@ -130,16 +129,3 @@ def _heads(path: Path) -> list[SegmentHead]:
         if isinstance(head, SegmentHead):
             heads.append(head)
     return heads
-
-
-def _check_distinct(directories: list[DataDirectory]) -> None:
-    seen: dict[bytes, Path] = {}
-    for directory in directories:
-        uuid = directory.superblock.directory
-        if uuid in seen:
-            raise KvdError(
-                ErrorKind.INCOMPATIBLE,
-                f"data directories {seen[uuid]} and {directory.path} are the same one "
-                f"({uuid.hex()}), copied; give each one once",
-            )
-        seen[uuid] = directory.path

@@ -156,11 +156,15 @@ def read_superblock(path: Path) -> Superblock | None:
 def set_of(
     paths: Sequence[Path], blocks: Sequence[Superblock | None], segment_bytes: int
 ) -> tuple[bytes, int]:
-    """Return home (empty for a new set) and segment size of the set that all belong to."""
+    """Return home (empty for a new set) and segment size of the set that all belong to.
+
+    Raise INCOMPATIBLE when they are not of one set, or one of them is there twice, as a copy.
+    """
     old = [(path, block) for path, block in zip(paths, blocks, strict=True) if block]
     if not old:
         return b"", segment_bytes
     first_path, first = old[0]
+    seen = {first.directory: first_path}
     for path, block in old[1:]:
         if (block.home, block.segment_bytes) != (first.home, first.segment_bytes):
             raise KvdError(
@@ -168,6 +172,13 @@ def set_of(
                 f"data directories {first_path} and {path} were not made together; give "
                 "directories of one set, and new ones empty",
             )
+        if block.directory in seen:
+            raise KvdError(
+                ErrorKind.INCOMPATIBLE,
+                f"data directories {seen[block.directory]} and {path} are the same one "
+                f"({block.directory.hex()}), copied; give only the one that is in use",
+            )
+        seen[block.directory] = path
     if first.home not in (block.directory for _, block in old):
         raise KvdError(
             ErrorKind.INCOMPATIBLE,

@@ -4,6 +4,7 @@ import errno
 import fcntl
 import os
 import re
+import shutil
 import struct
 import subprocess
 import sys
@@ -74,6 +75,18 @@ def test_what_an_ended_repair_began_is_removed(tmp_path):
     (path / "superblock.new").write_bytes(b"not finished")
     made(path)
     assert sorted(os.listdir(path)) == ["canary", "lock", "segments", "superblock"]
+
+
+@pytest.mark.parametrize("which", ["home", "other"])
+def test_a_copy_beside_its_original_is_refused(tmp_path, which):
+    home, other, copy = tmp_path / "home", tmp_path / "other", tmp_path / "copy"
+    made(home, other)
+    original = home if which == "home" else other
+    shutil.copytree(original, copy)
+    error = refused(home, other, copy)
+    assert error.kind == ErrorKind.INCOMPATIBLE
+    assert all(str(path) in error.message for path in (original, copy))
+    made(home, other)
 
 
 def test_an_old_set_keeps_its_segment_size(tmp_path):
