@@ -57,7 +57,7 @@ class LmdbCatalog:
         look: Look | None,
     ) -> None:
         """Take over an environment; nothing else in this process may have it open."""
-        self._look = look
+        self._look, self._is_verified = look, look is None
         self._damage: Fault | None = None  # For good: it is not mended here.
         self._path, self._map_bytes = environment.path, environment.map_bytes
         self._environment: Environment | None = environment
@@ -91,8 +91,9 @@ class LmdbCatalog:
             refused = tuple(batch for batch, _ in self._waiting)
             self._waiting.clear()
             self._woken.notify()
-        if self._look is not None:
-            self._look.give_up()
+            look = self._look
+        if look is not None:
+            look.give_up()
         if refused:
             fault = Fault(FaultKind.CANCELLED, "the catalog is closed")
             self._report(Committed(refused, fault))
@@ -112,10 +113,7 @@ class LmdbCatalog:
         return ""
 
     def _work(self) -> None:
-        if self._look is not None:
-            self._damage = self._look.verdict()
-            if self._damage is not None and self._damage.kind == FaultKind.FORMAT:
-                self._mark()
+        self._unsound()
         while True:
             self._check_readers()
             group = self._take()
@@ -124,6 +122,23 @@ class LmdbCatalog:
             elif self._stopping:
                 break
         self._abandon()
+
+    def _unsound(self) -> Fault | None:
+        """Return why nothing may be written; what says nothing of the file is tried again."""
+        if self._is_verified or self._damage is not None:
+            return self._damage
+        with self._woken:
+            if self._stopping:
+                return Fault(FaultKind.CANCELLED, "the catalog is closed")
+            look = self._look = self._look or Look(self._path)
+        fault = look.verdict()
+        with self._woken:
+            self._look = None
+        self._is_verified = fault is None
+        if fault is not None and fault.kind == FaultKind.FORMAT:
+            self._damage = fault
+            self._mark()
+        return fault
 
     def _mark(self) -> None:
         """Have the next daemon begin anew, instead of serving what it can never write again."""
@@ -172,8 +187,8 @@ class LmdbCatalog:
         return None
 
     def _try(self, group: list[Changes]) -> Fault | None:
-        if self._damage is not None:
-            return self._damage
+        if (fault := self._unsound()) is not None:
+            return fault
         try:
             if self._environment is None:
                 self._environment = Environment(self._path, self._map_bytes)

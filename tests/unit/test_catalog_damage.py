@@ -339,6 +339,18 @@ def test_a_reader_in_trouble_says_nothing_of_the_file(copy, tmp_path, monkeypatc
         assert "\n" not in fault.message
 
 
+@pytest.mark.parametrize("prelude", ["kill -KILL $$;", "exit 1;"], ids=["killed", "no reader"])
+def test_a_verifier_in_trouble_is_followed_by_another_one(copy, tmp_path, monkeypatch, prelude):
+    with monkeypatch.context() as patch:
+        have_readers_be(patch, tmp_path / "reader", prelude)
+        scene = CatalogScene(copy.parent)
+        for _ in range(2):
+            assert scene.commit(Changes(generation=200)).kind == FaultKind.IO
+    assert scene.commit(Changes(generation=200)) is None
+    assert scene.catalog.close()
+    assert load_catalog(copy).meta.generation == 200
+
+
 def test_a_signal_counts_only_where_plain_reads_find_damage(copy, tmp_path, monkeypatch):
     """LMDB reads through a map, where a medium that fails is a signal as well."""
     have_readers_be(monkeypatch, tmp_path / "reader", "if [ $# -gt 3 ]; then kill -BUS $$; fi;")
