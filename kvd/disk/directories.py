@@ -73,7 +73,7 @@ def open_directories(
     with ExitStack() as undo:
         locks, blocks = [], []
         for path in paths:
-            check_usable(path)
+            check_usable(files, path)
             locks.append(lock_directory(path))
             undo.callback(os.close, locks[-1])
             blocks.append(read_superblock(path))

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from kvd.disk.canary import CANARY_NAME
+from kvd.disk.files import Files, sync_directory
 from kvd.errors import ErrorKind, KvdError
 from kvd.format.page import Reason, Refused
 from kvd.format.superblock import Superblock, parse_superblock
@@ -51,10 +52,10 @@ def _is_text(path: Path) -> bool:
     return True
 
 
-def check_usable(path: Path) -> None:
-    """Refuse what is no directory, not ours to write, or somebody else's."""
+def check_usable(files: Files, path: Path) -> None:
+    """Make it if need be; refuse what is no directory, not ours to write, or somebody else's."""
     try:
-        path.mkdir(parents=True, exist_ok=True, mode=0o700)
+        _make(files, path)
         names = set(os.listdir(path))
         writable = os.access(path, os.W_OK | os.X_OK)
     except (FileExistsError, NotADirectoryError):
@@ -74,6 +75,14 @@ def check_usable(path: Path) -> None:
             ErrorKind.INCOMPATIBLE,
             f"data directory {path} holds {example!r} and no superblock of kvd; give an empty one",
         )
+
+
+def _make(files: Files, path: Path) -> None:
+    """Make a directory and those above it, where they are not there, for good; raise OSError."""
+    missing = [each for each in (path, *path.parents) if not each.exists()]
+    path.mkdir(parents=True, exist_ok=True, mode=0o700)
+    for each in missing:
+        sync_directory(files, str(each.parent))
 
 
 def _has_segments(path: Path) -> bool:

@@ -69,6 +69,19 @@ def test_a_directory_is_made_and_known_again(tmp_path):
     second.release()
 
 
+def test_the_names_of_directories_that_are_made_are_synced(tmp_path):
+    files = FaultyFiles()
+    [directory] = opened(tmp_path / "some" / "more" / "data", files=files)
+    directory.release()
+    synced = [call.path for call in files.calls if call.name == "sync"]
+    for parent in (tmp_path, tmp_path / "some", tmp_path / "some" / "more"):
+        assert str(parent) in synced
+    again = FaultyFiles()
+    [directory] = opened(tmp_path / "some" / "more" / "data", files=again)
+    directory.release()
+    assert not any(call.path == str(tmp_path / "some" / "more") for call in again.calls)
+
+
 def test_what_an_ended_repair_began_is_removed(tmp_path):
     path = tmp_path / "data"
     made(path)
