@@ -15,7 +15,7 @@ from kvd.disk.directories import CATALOG_NAME, DataDirectory
 from kvd.disk.files import OsFiles, fault_of, read_page
 from kvd.disk.heads import read_head, segment_path
 from kvd.disk.recognising import FRESH_NAME, LOCK_NAME, SEGMENTS_NAME, SUPERBLOCK_NAME
-from kvd.errors import Fault
+from kvd.errors import ErrorKind, Fault, KvdError
 from kvd.format.page import Refused, unseal_page
 from kvd.format.records import SEGMENT_KEY_BYTES
 from kvd.format.segment import parse_segment_name
@@ -48,6 +48,7 @@ def look_at_segments(
     """Compare files with `records`; `used` bool[n]: a row names a strip of the segment.
 
     Of a segment without strips nothing can be lost: whatever its file is, a crash leaves it so.
+    Raise KvdError when one cannot be read.
     """
     seen = Seen(np.zeros(len(records), bool), np.zeros(len(records), np.int64))
     for at, record in enumerate(records):
@@ -82,7 +83,10 @@ def _regular(path: str) -> os.stat_result | None:
 
 
 def _problem(directory: DataDirectory, record: np.void) -> str:
-    """Return why a segment's file is not what its record says, or nothing."""
+    """Return why a segment's file is not what its record says, or nothing.
+
+    Raise KvdError when it cannot be read: that says nothing of what is in it.
+    """
     path = segment_path(directory, int(record["segment"]))
     files = OsFiles()
     try:
@@ -90,7 +94,11 @@ def _problem(directory: DataDirectory, record: np.void) -> str:
         with os.fdopen(descriptor, "rb"):
             head = read_head(files, descriptor, directory, int(record["segment"]))
     except OSError as error:
-        return f"cannot be read: {error.strerror}"
+        remedy = "mend that and check again, or remove the file to give up what is in it"
+        raise KvdError(
+            ErrorKind.UNAVAILABLE,
+            f"{path} cannot be read: {error.strerror}; nothing was changed; {remedy}",
+        ) from None
     if isinstance(head, Fault):
         return head.message.removeprefix(path).lstrip(": ")
     if head.epoch != record["epoch"]:

@@ -17,7 +17,7 @@ from kvd.cli.main import main
 from kvd.disk.directories import open_directories
 from kvd.disk.files import OsFiles
 from kvd.limits import PAGE_BYTES
-from tests.unit.check_scene import SEGMENT_BYTES, Check, make_set
+from tests.unit.check_scene import SEGMENT_BYTES, Check, make_set, segment_bytes_of
 
 
 @pytest.fixture
@@ -269,3 +269,19 @@ def test_a_reader_that_cannot_read_is_no_damage(tmp_path, check, monkeypatch):
     assert "nothing was changed" in check.refused(made.paths, "--repair")
     monkeypatch.undo()
     assert check.json(made.paths).code == 0
+
+
+@pytest.mark.parametrize("code", [errno.EIO, errno.EMFILE], ids=errno.errorcode.get)
+def test_a_segment_that_could_not_be_read_is_no_damage(tmp_path, check, monkeypatch, code):
+    made = make_set(tmp_path)
+    before = segment_bytes_of(made)
+
+    def fails(*_):
+        raise OSError(code, os.strerror(code))
+
+    with monkeypatch.context() as patch:
+        patch.setattr("kvd.checking.files.read_head", fails)
+        said = check.refused(made.paths, "--repair")
+    assert os.strerror(code) in said and "nothing was changed" in said
+    assert "segments/0000" in said
+    assert segment_bytes_of(made) == before and check.json(made.paths).code == 0
