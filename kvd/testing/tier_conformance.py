@@ -195,12 +195,20 @@ def check_a_row_has_strips_of_several_classes(rig: Rig) -> None:
     assert bench.read(sources, places) == ([GOOD] * 2, [True] * 2)
 
 
-def check_a_row_keeps_what_comes_before_a_lost_file(rig: Rig) -> None:
+def check_a_lost_file_is_named_and_its_rows_stay_until_a_commit(rig: Rig) -> None:
     bench, strips, records = _two_classes(rig)
-    assert bench.remove(strips[1][1]) is None
+    where = strips[1][1]
+    assert bench.remove(where) is None
+    for _ in range(2):
+        recovered = bench.restart()
+        assert recovered.lost == ((where.directory, where.segment),)
+        assert chunks_of(recovered.rows) == chunks_of(rows_of(strips))
+        assert list(recovered.segments) == records
+        assert recovered.number == max(record.segment for record in records)
+    assert bench.commit(strips[:1], removed=recovered.lost) is None
     recovered = bench.restart()
     assert chunks_of(recovered.rows) == chunks_of(rows_of(strips[:1]))
-    assert list(recovered.segments) == records[:1]
+    assert list(recovered.segments) == records[:1] and recovered.lost == ()
 
 
 def check_what_was_not_committed_is_forgotten(rig: Rig) -> None:
@@ -242,13 +250,6 @@ def check_rows_of_another_life_of_a_segment_are_forgotten(rig: Rig) -> None:
     assert not recovered.rows.parents
     assert recovered.segments == (record(At(0, epoch=2), SegmentState.OPEN),)
     assert bench.write(sources[:1], [At(1, epoch=2)]) == [GOOD]
-
-
-def check_rows_of_a_file_that_is_gone_are_forgotten(rig: Rig) -> None:
-    bench, _, _ = _committed(rig)
-    assert bench.remove() is None
-    recovered = bench.restart()
-    assert not recovered.rows.parents and not recovered.segments
 
 
 def check_a_removed_record_is_forgotten(rig: Rig) -> None:
