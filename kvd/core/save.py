@@ -114,6 +114,8 @@ def write_due(state: State) -> list[Effect]:
     """Write batches, as many at once as may be; small ones only after a while, or when awaited."""
     ssd, limits = find_ssd(state), state.config.limits
     effects: list[Effect] = []
+    if state.now_ns < ssd.write_at_ns:
+        return []
     while ssd.fault is None and len(ssd.writes) < limits.writes_in_flight_max * ssd.stripes:
         if not ssd.queue and not ssd.moves:
             break
@@ -294,6 +296,11 @@ def on_strips_written(state: State, event: StripsWritten) -> None:
         state.counts.ssd_write_faults[FaultKind(kind)] += 1
         if kind == FaultKind.CHECKSUM:
             batch.condemned[at] = True
+            continue
+        if (
+            kind == FaultKind.CANCELLED
+        ):  # The disk may be well. What failed took pages: not at once.
+            ssd.write_at_ns = state.now_ns + state.config.limits.probe_ns
             continue
         fault = next(f for f in event.faults if f.kind == kind)
         segment = ssd.segments[int(index.new_segment[batch.rows[at], batch.item_classes[item]])]

@@ -23,6 +23,8 @@ _memoryview = ctypes.pythonapi.PyMemoryView_FromMemory
 _memoryview.argtypes = (ctypes.c_void_p, ctypes.c_ssize_t, ctypes.c_int)
 _memoryview.restype = ctypes.py_object
 _READ, _WRITE = 0x100, 0x200
+# What a host runs out of, or interrupts: nothing is known of the disk then.
+_OF_THE_HOST = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN, errno.EINTR)
 
 
 class Files(Protocol):
@@ -122,8 +124,10 @@ def sync_directory(files: Files, path: str) -> None:
 
 
 def fault_of(error: OSError, what: str) -> Fault:
-    """Return the fault for an error of the system, about `what`."""
+    """Return the fault for an error of the system, about `what`; CANCELLED if the disk has none."""
     match error.errno:
+        case code if code in _OF_THE_HOST:
+            kind = FaultKind.CANCELLED
         case errno.ENOSPC | errno.EDQUOT:
             kind = FaultKind.NO_SPACE
         case errno.ENOENT | errno.ESTALE | errno.ENOTDIR:

@@ -31,6 +31,11 @@ class Piece:
     def sectors(self) -> int:
         return self.size // SECTOR_BYTES
 
+    @property
+    def wants_means(self) -> bool:
+        """Return whether what fails alone of it fails for want of the host's means."""
+        return self.item % 3 == 2
+
     def expected(self, begin: int, end: int) -> np.ndarray:
         """Return the words that its fill wrote in `[begin, end)` of the piece."""
         first = self.begin // SECTOR_BYTES

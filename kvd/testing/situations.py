@@ -43,6 +43,7 @@ TIERED = (
     "a segment made", "a segment recycled", "a segment removed", "a segment not made",
     "a segment reclaimed", "a strip written again",
     "a segment lost", "a strip refused by its root", "a write that failed",
+    "a write that the host had no means for",
     "a commit that failed", "a failed commit that is durable",
     "a strip given up that the canary speaks against",
     "the date set back", "the date far off",

@@ -90,6 +90,9 @@ def write(tier: "Tier", batch: int, directory: int, pieces: list[Piece]) -> Task
         _copy_out(tier, piece, middle, piece.sectors)
         fault = tier.trouble(directory, tier.weather.chances.write)
         if fault is not None:
+            if piece.wants_means and not tier.weather.health(directory, tier.host.now_ns):
+                fault = Fault(FaultKind.CANCELLED, "once, for want of something else")
+                tier.host.saw("a write that the host had no means for")
             faults[piece.item] = fault
             tear(tier, piece)
     yield tier.delay_ns()

@@ -104,7 +104,8 @@ class ReadJob:
             end = self._host.rng.randint(0, piece.sectors)
             target[:end] = source[:end]
             target[end:] = GARBAGE
-            self._faults[piece.item] = Fault(FaultKind.IO, "a short read")
+            kind = FaultKind.CANCELLED if piece.wants_means else FaultKind.IO
+            self._faults[piece.item] = Fault(kind, "a short read")
             return
         target[:] = source
         self._spoil(target)

@@ -11,6 +11,7 @@ import pytest
 
 from kvd.arena.memfd import open_memory
 from kvd.disk.contract import SegmentDone, SegmentPlace, StripsRead, StripsWritten
+from kvd.disk.files import fault_of
 from kvd.errors import FaultKind
 from kvd.limits import PAGE_BYTES, DiskBounds
 from kvd.testing.disk_conformance import GOOD, SEGMENT_BYTES, Bench
@@ -20,7 +21,9 @@ from tests.unit.disk_double import DEADLINE_S, DiskRig, Elsewhere, Short, at, fa
 
 STRIPS = [make_strip(number) for number in range(4)]
 PLACES = [At(1 + 2 * index) for index in range(4)]
-CODES = {errno.EIO: FaultKind.IO, errno.ENOSPC: FaultKind.NO_SPACE}
+CODES = {
+    errno.EIO: FaultKind.IO, errno.ENOSPC: FaultKind.NO_SPACE, errno.EMFILE: FaultKind.CANCELLED,
+}  # fmt: skip
 
 
 @pytest.fixture
@@ -359,3 +362,12 @@ def test_space_counts_what_only_a_descriptor_keeps(tmp_path):
     assert bench.reports.kinds(StripsRead, 1001) == [FaultKind.GONE]
     assert bench.disk.space()[0].allocated_bytes <= with_segment - SEGMENT_BYTES
     bench.disk.close()
+
+
+@pytest.mark.parametrize(
+    "code", [errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN, errno.EINTR],
+    ids=errno.errorcode.get,
+)  # fmt: skip
+def test_what_the_host_lacks_is_no_fault_of_the_disk(code):
+    fault = fault_of(OSError(code, os.strerror(code)), "segments/00000001")
+    assert fault.kind == FaultKind.CANCELLED and os.strerror(code) in fault.message
