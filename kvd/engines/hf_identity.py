@@ -84,10 +84,9 @@ class Watch:
                 strange = module if module.training or _changes_forward(module) else None
             if _has_adapters(module):
                 adapters.append(_adapter_state(module))
-            for tensors in (module._parameters, module._buffers):
-                for tensor in tensors.values():
-                    if tensor is not None:
-                        weights += self._stamp(tensor, before.get(id(tensor)))
+            for tensor in (*module._parameters.values(), *module._buffers.values()):
+                if tensor is not None:
+                    weights += self._stamp(tensor, before.get(id(tensor)))
         return Sight(tuple(weights), (*_routine(model), *adapters), model.training, strange)
 
     def _stamp(
