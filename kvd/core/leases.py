@@ -99,7 +99,7 @@ def _end_waiting(state: State, lease: Lease) -> list[Effect]:
 
 
 def free_limbo(state: State) -> list[Effect]:
-    """Free replaced strips that no lease granted before their replacement can name."""
+    """Free places that no lease granted before they were set aside can name."""
     if not state.limbo:
         return []
     oldest = oldest_leases(state)
@@ -123,10 +123,12 @@ def oldest_leases(state: State) -> dict[str, int]:
     return oldest
 
 
-def supersede(state: State, tenant: str, extents: tuple[Extent, ...]) -> list[Effect]:
-    """Set aside the strips of a replaced generation until older leases end (I2)."""
+def set_aside(
+    state: State, tenant: str, extents: tuple[Extent, ...], source: StripState = StripState.READY
+) -> list[Effect]:
+    """Keep places that are no row's any more until leases that may name them end (I2, I4)."""
     for extent in extents:
-        move_bytes(state, extent, StripState.READY, StripState.FREEING)
+        move_bytes(state, extent, source, StripState.FREEING)
     state.limbo.append(Limbo(tenant, state.lease_id, extents))
     return free_limbo(state)
 

@@ -15,6 +15,8 @@ from kvd.core.disk_events import ReadReleased, StripsRead
 from kvd.core.drops import condemn, extent_of
 from kvd.core.effects import Effect, Shortfall
 from kvd.core.evict import give_back_strips, place_strips
+from kvd.core.index import tenant_of
+from kvd.core.leases import set_aside
 from kvd.core.segments import degrade_by, find_ssd, suspect
 from kvd.core.slabs import own_session
 from kvd.core.ssd import ReadBatch
@@ -169,12 +171,12 @@ def on_strips_read(state: State, event: StripsRead) -> list[Effect]:
     if event.busy:
         _on_hung(state, batch.strips[event.items])
     else:
-        _unflight(state, batch, event.items)
+        effects += _unflight(state, batch, event.items)
     return effects
 
 
-def on_read_released(state: State, event: ReadReleased) -> None:
-    _unflight(state, find_ssd(state).reads[event.batch], event.items)
+def on_read_released(state: State, event: ReadReleased) -> list[Effect]:
+    return _unflight(state, find_ssd(state).reads[event.batch], event.items)
 
 
 def _on_faults(state: State, event: StripsRead, batch: ReadBatch) -> list[Effect]:
@@ -212,7 +214,7 @@ def _on_hung(state: State, strips: np.ndarray) -> None:
             move_bytes(state, extent, StripState.FILLING, StripState.QUARANTINED)
 
 
-def _unflight(state: State, batch: ReadBatch, items: np.ndarray) -> None:
+def _unflight(state: State, batch: ReadBatch, items: np.ndarray) -> list[Effect]:
     """These pieces are written by nobody any more; settle the strips of which that is all."""
     index, ssd = state.index, find_ssd(state)
     assert batch.waiting[items].all()
@@ -225,13 +227,15 @@ def _unflight(state: State, batch: ReadBatch, items: np.ndarray) -> None:
     in_flight = index.in_flight.reshape(-1)
     np.subtract.at(in_flight, strips, 1)
     over = strips[in_flight[strips] == 0]
+    effects: list[Effect] = []
     if not len(over):
-        return
+        return effects
     over = np.unique(over)
     failed = index.failed.reshape(-1)[over]
     _settle_good(state, over[~failed])
     for strip in over[failed].tolist():
-        _settle_failed(state, *divmod(strip, CLASS_COUNT))
+        effects += _settle_failed(state, *divmod(strip, CLASS_COUNT))
+    return effects
 
 
 def _settle_good(state: State, strips: np.ndarray) -> None:
@@ -247,14 +251,22 @@ def _settle_good(state: State, strips: np.ndarray) -> None:
     index.copies.add_all(strips[on_disk])
 
 
-def _settle_failed(state: State, row: int, plane_class: int) -> None:
-    """Free the place of a strip that could not be read; it stays on disk only."""
-    index = state.index
+def _settle_failed(state: State, row: int, plane_class: int) -> list[Effect]:
+    """Let go of the place of a strip that could not be read; it stays on disk only.
+
+    Some of its pieces may have come, and readers be in the middle of them (I4).
+    """
+    index, effects = state.index, []
     source = StripState.QUARANTINED if index.hung[row, plane_class] else StripState.FILLING
-    move_bytes(state, extent_of(state, row, plane_class), source, StripState.FREE)
+    extent = extent_of(state, row, plane_class)
+    if index.reads[row, plane_class]:
+        effects = set_aside(state, tenant_of(index, row), (extent,), source)
+    else:
+        move_bytes(state, extent, source, StripState.FREE)
     index.slab[row, plane_class] = index.offset[row, plane_class] = 0
     index.missing[row, plane_class] = 0
     index.failed[row, plane_class] = index.hung[row, plane_class] = False
+    return effects
 
 
 def bring(state: State, strips: np.ndarray) -> tuple[list[Effect], np.ndarray]:

@@ -11,7 +11,7 @@ from kvd.core.drops import extent_of, hold_segments, note_gone
 from kvd.core.effects import Effect, SealState
 from kvd.core.events import SealWanted
 from kvd.core.index import NO_ROW, Saving
-from kvd.core.leases import supersede
+from kvd.core.leases import set_aside
 from kvd.core.reservations import SEALED, find_reservation, finish, give_back, hold
 from kvd.core.reserve import check_sizes
 from kvd.core.state import Reservation, State, move_bytes
@@ -163,7 +163,7 @@ def _seal_run(
     hold(state, reservation, int(rows[-1]))
     warm_parents(state, int(rows[0]))
     save.on_sealed(state, rows.tolist())
-    return supersede(state, tree.tenant, old) if old else []
+    return set_aside(state, tree.tenant, old) if old else []
 
 
 def _count(state: State, tenant: str, sizes: np.ndarray, what: str) -> None:

@@ -49,7 +49,7 @@ def _take(state: State, event: DiskEvent) -> list[Effect]:
         case SpaceSeen():
             return segments.on_space_seen(state, event)
         case ReadReleased():
-            load.on_read_released(state, event)
+            return load.on_read_released(state, event)
         case Recovered():
             return recover.on_recovered(state, event)
         case DayBegan(day):

@@ -48,6 +48,8 @@ STRIP_MOVES = {
     (StripState.FILLING, StripState.QUARANTINED): "its writer, or a hung read, may still write",
     (StripState.READY, StripState.FREE): "evict",
     (StripState.READY, StripState.FREEING): "replaced while older leases live",
+    (StripState.FILLING, StripState.FREEING): "could not be read, and some of it is leased",
+    (StripState.QUARANTINED, StripState.FREEING): "the same, once a hung read came back",
     (StripState.FREEING, StripState.FREE): "the last older lease ended",
     (StripState.QUARANTINED, StripState.FREE): "its writer said so, or is gone",
 }

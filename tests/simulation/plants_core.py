@@ -100,12 +100,12 @@ def reuse_without_revoke(patch: Patch) -> None:
 
 
 def replaced_strips_freed_at_once(patch: Patch) -> None:
-    def supersede(state, tenant, extents):
+    def set_aside(state, tenant, extents):
         for extent in extents:
             seal.move_bytes(state, extent, StripState.READY, StripState.FREE)
         return []
 
-    patch.setattr(seal, "supersede", supersede)
+    patch.setattr(seal, "set_aside", set_aside)
 
 
 def last_page_given_twice(patch: Patch) -> None:
