@@ -72,13 +72,16 @@ class Generator:
 
     @contextlib.contextmanager
     def _filling(self, prefix: Prefix | None, draft: View | None) -> Iterator[Future | None]:
-        """Decode the prefix on a thread beside the block; it has ended when the block has."""
+        """Decode the prefix on a thread beside the block; it has ended when the block has.
+
+        Before the block where no thread is to be had: an engine at its limit is not to fail by it.
+        """
         if prefix is None:
             yield None
             return
         with ThreadPoolExecutor(1, "kvd-fill") as pool:
             try:
-                yield pool.submit(prefix.fill, self._exact, draft)
+                yield _begun(pool, prefix, self._exact, draft)
             finally:
                 prefix.release()
 
@@ -106,3 +109,12 @@ class Generator:
             text.draft(self._runner.steps(self._exact, text.tokens[-1], count))
         prompt_tokens = len(request.prompt)
         text.commit(self._runner.window(self._exact, prompt_tokens, text.tokens, text.drafts))
+
+
+def _begun(pool: ThreadPoolExecutor, prefix: Prefix, exact: View, draft: View | None) -> Future:
+    try:
+        return pool.submit(prefix.fill, exact, draft)
+    except RuntimeError:  # What a thread that cannot be started raises.
+        done: Future = Future()
+        done.set_result(prefix.fill(exact, draft))
+        return done

@@ -243,6 +243,15 @@ def test_the_deadline_ends_the_waiting_for_a_daemon_that_hangs(stored: Stored) -
     assert found.missing_chunks == 4
 
 
+def test_without_a_thread_to_be_had_the_tokens_are_the_same(stored: Stored, monkeypatch) -> None:
+    def refuse(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    found = stored.generate()
+    assert found.tokens == stored.reference.tokens and found.exact_chunks == stored.chunks
+
+
 def test_control_zeroed_planes_without_verification_change_the_tokens(stored: Stored) -> None:
     stored.client.script = Script(zeroed=True)
     found = stored.generate()
