@@ -220,8 +220,7 @@ def on_committed(state: State, event: Committed) -> None:
             ssd.map_full = event.fault
             ssd.map_retry_ns = state.now_ns + state.config.limits.probe_ns
             for row in list(ssd.journal.written):
-                # Or dram would be held by what may never be committed.
-                displace(state, row, told=True)
+                displace(state, row)  # Or dram would be held by what may never be committed.
         else:
             ssd.catalog_fault = event.fault
             ssd.commit_at_ns = state.now_ns + state.config.limits.probe_ns

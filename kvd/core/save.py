@@ -297,9 +297,8 @@ def on_strips_written(state: State, event: StripsWritten) -> None:
         if kind == FaultKind.CHECKSUM:
             batch.condemned[at] = True
             continue
-        if (
-            kind == FaultKind.CANCELLED
-        ):  # The disk may be well. What failed took pages: not at once.
+        if kind == FaultKind.CANCELLED:
+            # The disk may be well. What failed took pages: not at once.
             ssd.write_at_ns = state.now_ns + state.config.limits.probe_ns
             continue
         fault = next(f for f in event.faults if f.kind == kind)
@@ -335,23 +334,24 @@ def _finish(state: State, batch: WriteBatch) -> None:
     enqueue(state, again, first=True)
 
 
-def displace(state: State, row: int, *, told: bool = False) -> None:
-    """Forget where a row was being written to: those pages hold nothing.
-
-    With `told` the catalog may have heard of them, so they are left alone until it hears of others.
-    """
+def displace(state: State, row: int) -> None:
+    """Forget where a row was being written to: those pages hold nothing."""
     ssd, index = find_ssd(state), state.index
     for plane_class in np.flatnonzero(index.new_segment[row]).tolist():
-        if told:
-            ssd.hold(row, ssd.segments[int(index.new_segment[row, plane_class])])
         displace_strip(state, row, plane_class)
     index.saving[row] = Saving.NONE
     ssd.journal.written.pop(row, None)
+    if index.cataloged[row]:
+        ssd.journal.changed[row] = int(index.generation[row])
 
 
 def displace_strip(state: State, row: int, plane_class: int) -> None:
     ssd, index = find_ssd(state), state.index
     segment = ssd.segments[int(index.new_segment[row, plane_class])]
+    if index.cataloged[row]:
+        # By a commit that failed the catalog may have heard of it: nobody knows how much it heard.
+        # So it is left alone until the catalog hears of the row again (I7).
+        ssd.hold(row, segment)
     segment.writing -= 1
     assert segment.writing >= 0
     if not index.segment[row, plane_class]:

@@ -91,3 +91,25 @@ def test_a_start_drops_nothing_for_want_of_dram_that_is_still_made() -> None:
         check(state)
         assert on_disk(state, "red") == kept
     assert state.ssd.clearing is not None, "it was begun as soon as there was dram"
+
+
+def test_what_a_failed_commit_may_have_told_is_told_again_before_its_place_is_free() -> None:
+    """Nobody knows how much of it was heard: a chunk that is not written after all is dropped."""
+    scene = DiskScene()
+    session, chain = scene.join(), chain_of(2)
+    scene.put(session, chain)
+    commits: list[asked.Commit] = []
+    while not commits or not commits[-1].rows.parents:
+        scene.wait()
+        scene.settle(asked.Commit)
+        if scene.has(asked.Commit):
+            commits.append(scene.take(asked.Commit))
+            failed = fault_of(FaultKind.IO) if commits[-1].rows.parents else None
+            scene.answer(commits[-1], failed)
+    assert sorted(commits[-1].rows.keys.chain) == sorted((chain[:32], chain[32:]))
+    scene.release(session, scene.fetch(session, chain).lease, 0)  # The first one was corrupt.
+    scene.wait(LIMITS.probe_ns)
+    scene.save()
+    dropped = [digest for commit in scene.commits for digest in commit.dropped.chain]
+    assert sorted(dropped) == sorted((chain[:32], chain[32:]))
+    assert not any(segment.held for segment in scene.state.ssd.segments.values())
