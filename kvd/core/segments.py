@@ -174,35 +174,46 @@ def on_segment_done(state: State, event: SegmentDone) -> None:
     ssd = find_ssd(state)
     segment = ssd.segments[ssd.changing.pop(event.request)]
     if segment.life == SegmentLife.REMOVING:
-        if event.fault is None:
-            ssd.turn(segment, SegmentLife.GONE)
-            ssd.journal.segments.pop(segment.id, None)
-            ssd.journal.removed[segment.directory, segment.number] = None
-            return
-        ssd.turn(segment, SegmentLife.FREE)
-        degrade(state, segment.directory, event.fault)
-        return
-    if event.fault is None:
+        _on_removed(state, segment, event.fault)
+    elif event.fault is None:
         ssd.turn(segment, SegmentLife.OPEN)
         ssd.journal.segments[segment.id] = None
+    else:
+        _on_not_made(state, segment, event.fault)
+
+
+def _on_removed(state: State, segment: Segment, fault: Fault | None) -> None:
+    ssd = find_ssd(state)
+    if fault is None:
+        ssd.turn(segment, SegmentLife.GONE)
+        ssd.journal.segments.pop(segment.id, None)
+        ssd.journal.removed[segment.directory, segment.number] = None
         return
-    _unassign(ssd, segment)
-    # Its file went, or bears a higher epoch: it would be chosen again and again, and never be had.
-    lost = event.fault.kind in (FaultKind.GONE, FaultKind.FORMAT)
-    segment.spoiled = lost or segment.life == SegmentLife.MAKING
-    ssd.spoiled += segment.spoiled
-    recycled = segment.life == SegmentLife.RECYCLING
     ssd.turn(segment, SegmentLife.FREE)
-    if lost and recycled:
-        return
-    if event.fault.kind == FaultKind.NO_SPACE:
+    if fault.kind != FaultKind.CANCELLED:
+        degrade(state, segment.directory, fault)
+
+
+def _on_not_made(state: State, segment: Segment, fault: Fault) -> None:
+    """Let go of a segment that could not be made, or used again; say whose fault it was."""
+    ssd = find_ssd(state)
+    _unassign(ssd, segment)
+    is_new = segment.life == SegmentLife.MAKING
+    # Its file went, or bears a higher epoch: it would be chosen again and again, and never be had.
+    lost = not is_new and fault.kind in (FaultKind.GONE, FaultKind.FORMAT)
+    segment.spoiled = is_new or lost
+    ssd.spoiled += segment.spoiled
+    ssd.turn(segment, SegmentLife.FREE)
+    if fault.kind == FaultKind.NO_SPACE:
         # No fault of the directory: what is there can still be cleared and written over.
         state.counts.ssd_segments_refused[()] += 1
         directory = ssd.directories[segment.directory]
         directory.stands_still_until_ns = state.now_ns + NO_SPACE_RETRY_NS
         ssd.segments_max = min(ssd.segments_max, max(in_use(ssd), SEGMENTS_LEAST))
-    else:
-        degrade(state, segment.directory, event.fault)
+    elif fault.kind == FaultKind.CANCELLED:
+        ssd.write_at_ns = state.now_ns + state.config.limits.probe_ns  # The host lacks something.
+    elif not lost:
+        degrade(state, segment.directory, fault)
 
 
 # ---- space ----

@@ -184,7 +184,7 @@ class Ssd:
     queue_since_ns: int = 0  # Since when the first of it waits.
     queued_bytes: int = 0
     refill: bool = False  # What was not saved while the tier was degraded is to be queued.
-    write_at_ns: int = 0  # After a write that was cancelled: none before then.
+    write_at_ns: int = 0  # After what was cancelled: nothing is written before then.
     writes: dict[int, WriteBatch] = field(default_factory=dict)
     reads: dict[int, ReadBatch] = field(default_factory=dict)
     reading_bytes: int = 0

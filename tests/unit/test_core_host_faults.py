@@ -45,3 +45,21 @@ def test_a_write_is_tried_again_after_a_while_and_degrades_nothing() -> None:
     scene.save()
     assert not scene.state.counts.ssd_degradations
     assert scene.state.index.cataloged.sum() == 2
+
+
+def test_a_segment_is_made_again_after_a_while_and_its_directory_stays_well() -> None:
+    scene = DiskScene()
+    session, chain = scene.join(), chain_of(2)
+    scene.put(session, chain)
+    scene.settle(asked.MakeSegment)
+    scene.wait(LIMITS.tick_ns)
+    while scene.has(asked.MakeSegment):
+        scene.answer(scene.take(asked.MakeSegment), LACK)
+        check(scene.state)
+    assert scene.state.ssd.fault is None
+    scene.wait(LIMITS.probe_ns)
+    assert scene.has(asked.MakeSegment)
+    scene.settle()
+    scene.save()
+    assert not scene.state.counts.ssd_degradations
+    assert scene.state.index.cataloged.sum() == 2
