@@ -17,7 +17,6 @@ import numpy as np
 from bench.report import ROOT
 from bench.serving import as_child
 from bench.soak_blows import Blow, Kind
-from bench.soak_gauges import FORKING
 
 LEAVE_SECONDS = 30.0
 LINES_SHOWN = 9
@@ -68,7 +67,7 @@ class Member:
         self.ended_by_us = False
         self._tally, self._log = tally, log
         self._stopped_at = self._resumed_at = 0.0
-        with log.open("w") as errors, FORKING:
+        with log.open("w") as errors:
             self.process = subprocess.Popen(
                 command, stdout=subprocess.PIPE, stderr=errors, text=True, cwd=ROOT,
                 env=os.environ | _ENVIRONMENT, preexec_fn=as_child,

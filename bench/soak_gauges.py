@@ -5,7 +5,6 @@ Every reading is a number by the name of its gauge (`bench/soak_leaks.py`).
 
 import contextlib
 import os
-import threading
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -21,8 +20,6 @@ from kvd.v1 import admin_pb2 as admin
 
 Reading = dict[str, float]
 STATS_SECONDS = 2.0
-# Held by who asks by gRPC and by who begins a process: gRPC warns of a fork while it is at work.
-FORKING = threading.Lock()
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +114,7 @@ def of_files(data: Path, run: Path) -> Reading:
 
 def asked(directory: Path) -> Stats | None:
     """Return the numbers of the daemon of a runtime directory; None when it does not answer."""
-    with FORKING, contextlib.suppress(KvdError), AdminClient(directory / ADMIN_SOCKET) as client:
+    with contextlib.suppress(KvdError), AdminClient(directory / ADMIN_SOCKET) as client:
         return read_stats(client)
     return None
 
