@@ -13,7 +13,7 @@ from bench.serving import as_child
 from bench.soak_blows import Blow, Kind
 from bench.soak_end import adds_up, checked, said_badly, settle, warnings, whole
 from bench.soak_fleet import Fleet, Tally
-from bench.soak_gauges import FORKING, Stats
+from bench.soak_gauges import Stats
 from bench.soak_leaks import Verdict
 from bench.soak_sampler import Life, Sampler, verdicts
 from bench.soak_trace import Replay
@@ -127,8 +127,7 @@ class Soak:
 
     def _start(self) -> None:
         began_s = time.monotonic()
-        with FORKING:
-            daemon = self._manager.begin()
+        daemon = self._manager.begin()
         try:
             told = self._manager.told.get(timeout=START_SECONDS)
         except queue.Empty:
