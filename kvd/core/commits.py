@@ -133,13 +133,16 @@ def _committable(state: State) -> tuple[list[int], list[int]]:
         saving = Saving.NONE if parent == NO_ROW else index.saving[parent]
         if index.condemned[row]:
             displace(state, row)
-        elif mask != whole and saving == Saving.WRITING and parent not in masks:
+            continue
+        if mask != whole and saving == Saving.WRITING and parent not in masks:
             later.append(row)
-        elif mask & 1:
+            continue
+        if mask & 1:
             _cut(state, row, mask)
+        if mask & 1 and index.new_segment[row].any():
             masks[row] = mask
             rows.append(row)
-        else:
+        else:  # Nothing of it may stand, or nothing new.
             displace(state, row)
             if saving != Saving.NONE:
                 again.append(row)

@@ -168,7 +168,7 @@ def hung_reads_thought_over(patch: Patch) -> None:
         return real(state, replace(event, busy=False))
 
     patch.setattr(load, "on_strips_read", on_strips_read)
-    patch.setattr(load, "on_read_released", lambda state, event: None)
+    patch.setattr(load, "on_read_released", lambda state, event: [])
 
 
 def ready_said_once_more(patch: Patch) -> None:
