@@ -3,6 +3,7 @@
 import argparse
 import importlib
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -18,6 +19,9 @@ OWN = {"soak": ("minutes", "traces", "seed")}
 
 def main() -> int:
     """Run the bench named on the command line; 0 when it ran, whether or not goals are reached."""
+    # Before gRPC is imported: its handlers of forks wait for what its other threads hold, and a
+    # soak stood still in one. Nothing here uses gRPC behind a fork, but only behind an exec.
+    os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "0"
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
     parser.add_argument("name", choices=(*BENCHES, "demo", "all"))
     parser.add_argument("--json", action="store_true", help="one JSON object a line, no table")

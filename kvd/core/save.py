@@ -337,11 +337,12 @@ def _finish(state: State, batch: WriteBatch) -> None:
 def displace(state: State, row: int) -> None:
     """Forget where a row was being written to: those pages hold nothing."""
     ssd, index = find_ssd(state), state.index
+    replaced = row in ssd.held  # It is durable by its old strips, and is not to be told of.
     for plane_class in np.flatnonzero(index.new_segment[row]).tolist():
         displace_strip(state, row, plane_class)
     index.saving[row] = Saving.NONE
     ssd.journal.written.pop(row, None)
-    if index.cataloged[row]:
+    if index.cataloged[row] and not replaced:
         ssd.journal.changed[row] = int(index.generation[row])
 
 
