@@ -8,10 +8,9 @@ from kvd.format.strip import LENGTH_MASK, parse_table
 from kvd.pieces import read_piece_bytes
 from kvd.v1 import kvd_pb2 as pb
 from kvd.wire import FrameKind
-from tests.unit.client_peer import DEADLINE_S, LARGE, Stage, Strips
+from tests.unit.client_peer import CHUNKS, DEADLINE_S, LARGE, Stage, Strips
 from tests.unit.test_client_session import counts_reply
 
-CHUNKS = 3
 LAYERS = 8
 ALL = (0, LAYERS)
 

@@ -31,6 +31,7 @@ from kvd.v1 import kvd_pb2 as pb
 from kvd.wire import FEATURES, FRAME_HEAD, PIECE_HEAD, FrameKind
 
 DEADLINE_S = 20.0
+CHUNKS = 3  # Of the strips that a test is given.
 NONCE = b"sixteen bytes 16"
 TENANT = "peer"
 GENERATION = 5

@@ -15,12 +15,11 @@ from tests.unit.test_client_put import (
     reserved,
     seals,
     slab,
-    stage,
     strips,
 )
 from tests.unit.test_client_session import counts_reply
 
-__all__ = ["slab", "stage", "strips"]  # Fixtures.
+__all__ = ["slab", "strips"]  # Fixtures.
 
 HAD = [pb.HAVE] * COUNT
 

@@ -26,20 +26,6 @@ ALL = (0, LAYERS)
 PIECE_BYTES = 700
 
 
-@pytest.fixture
-def stage():
-    made = Stage()
-    yield made
-    made.close()
-
-
-@pytest.fixture
-def strips():
-    made = Strips(3)
-    yield made
-    made.close()
-
-
 def asked(stage: Stage, strips: Strips, **how):
     """Start a fetch; return its future and its request."""
     opening = stage.start(stage.space.fetch, strips.chain, **how)

@@ -19,25 +19,11 @@ from kvd.limits import MIB
 from kvd.types import PlaneClass
 from kvd.v1 import kvd_pb2 as pb
 from kvd.wire import FrameKind
-from tests.unit.client_peer import LEASE, Stage, Strips
+from tests.unit.client_peer import LEASE
 from tests.unit.test_client_session import until
 
 DEADLINE_S = 20.0
 AREA = Area(0, 1, 0, 1)
-
-
-@pytest.fixture
-def stage():
-    made = Stage()
-    yield made
-    made.close()
-
-
-@pytest.fixture
-def strips():
-    made = Strips(3)
-    yield made
-    made.close()
 
 
 class Loop:

@@ -11,25 +11,8 @@ from kvd.errors import ErrorKind
 from kvd.limits import MIB
 from kvd.v1 import kvd_pb2 as pb
 from kvd.wire import FrameKind
-from tests.unit.client_peer import DEADLINE_S, LAYERS, LEASE, Stage, Strips
+from tests.unit.client_peer import CHUNKS, DEADLINE_S, LAYERS, LEASE
 from tests.unit.test_client_session import counts_reply
-
-COUNT = 3
-
-
-@pytest.fixture
-def stage():
-    made = Stage()
-    yield made
-    made.close()
-
-
-@pytest.fixture
-def strips():
-    made = Strips(COUNT)
-    yield made
-    made.close()
-
 
 OUT = [OSError(errno.ENOMEM, "Cannot allocate memory"), MemoryError()]
 
@@ -56,7 +39,7 @@ def test_a_put_without_memory_is_refused(stage, strips, monkeypatch, error):
     stage.peer.take_keyspace()
     stage.peer.reply(stage.peer.take(FrameKind.LOOKUP, pb.LookupRequest)[0], counts_reply(1, 1, 1))
     stored = putting.result(DEADLINE_S)
-    assert (stored.stored, stored.had, stored.refused) == (0, 1, COUNT - 1)
+    assert (stored.stored, stored.had, stored.refused) == (0, 1, CHUNKS - 1)
     assert stored.reason == Reason.OVERLOADED
 
 
@@ -86,5 +69,5 @@ def test_a_fetch_without_memory_is_a_miss_and_others_go_on(stage, strips, monkey
     stage.peer.reply(looked, counts_reply(2, 2, 2))
     assert looking.result(DEADLINE_S).counts == (2, 2, 2)
     targets = strips.targets()
-    assert mapped.decode((0, LAYERS), EXACT, targets) == COUNT and strips.equal(targets)
+    assert mapped.decode((0, LAYERS), EXACT, targets) == CHUNKS and strips.equal(targets)
     assert stage.client.status().connected

@@ -12,6 +12,7 @@ from kvd.v1 import kvd_pb2 as pb
 from kvd.wire import FrameKind
 from tests.unit.client_peer import (
     CHUNK_TOKENS,
+    CHUNKS,
     DEADLINE_S,
     HEADS,
     KEYSPACE,
@@ -21,22 +22,6 @@ from tests.unit.client_peer import (
     Strips,
     open_mapped,
 )
-
-COUNT = 3
-
-
-@pytest.fixture
-def stage():
-    made = Stage()
-    yield made
-    made.close()
-
-
-@pytest.fixture
-def strips():
-    made = Strips(COUNT)
-    yield made
-    made.close()
 
 
 def refused(call, *arguments, **named) -> str:
@@ -71,7 +56,7 @@ def test_a_profile_that_says_the_same_is_the_same(stage):
 # ---- prepared strips ----
 
 
-def bits(dtype: Dtype, tokens: int = COUNT * CHUNK_TOKENS) -> list:
+def bits(dtype: Dtype, tokens: int = CHUNKS * CHUNK_TOKENS) -> list:
     values = np.full((HEADS, tokens, WIDTH), 0x3C, np.uint8).astype(
         np.uint8 if dtype.size_bytes == 1 else np.uint16
     )
@@ -94,7 +79,7 @@ def space_of(stage: Stage, dtype: Dtype = Dtype.BF16, chunk_tokens: int = CHUNK_
 def test_strips_prepared_for_another_space_are_refused(stage, strips, made, of, words):
     maker, taker = space_of(stage, **made), space_of(stage, **of)
     dtype = made.get("dtype", Dtype.BF16)
-    tokens = COUNT * maker.keyspace.chunk_tokens
+    tokens = CHUNKS * maker.keyspace.chunk_tokens
     prepared = maker.prepare(bits(dtype, tokens))
     message = refused(taker.put_strips, strips.chain, prepared)
     assert all(word in message for word in words)
@@ -143,7 +128,7 @@ def fetch_of_middle(stage: Stage, strips: Strips):
     assert (request.layer_begin, request.layer_end) == (1, LAYERS)
     stage.peer.promise(number, strips.promise())
     for plane_class in range(3):
-        for chunk in range(COUNT):
+        for chunk in range(CHUNKS):
             strip = strips.strip(plane_class, chunk)
             table = strips.table(plane_class, chunk)
             begin = int(table["offset"][table.size // LAYERS])
@@ -170,7 +155,7 @@ def fetch_of_middle(stage: Stage, strips: Strips):
 def test_what_was_not_fetched_is_not_verified_and_nobody_blamed(stage, strips, wanted):
     fetch = fetch_of_middle(stage, strips)
     refused(fetch.verify, **({"class_count": 3} | wanted))
-    assert fetch.verify(3) == COUNT
+    assert fetch.verify(3) == CHUNKS
     fetch.release()
     while True:
         kind, _, body = stage.peer.receive()
@@ -185,5 +170,5 @@ def test_of_layers_that_were_not_fetched_none_is_compared(stage, strips):
     for tensor in values[0]:
         tensor ^= 0x40
     comparison = compare(fetch, stage.space.prepare(values))
-    assert comparison.counts == (COUNT,) * 3 and comparison.differences == ()
+    assert comparison.counts == (CHUNKS,) * 3 and comparison.differences == ()
     assert stage.client.status().counters.checksum_failures == 0

@@ -31,13 +31,6 @@ SLAB, RESERVATION, GENERATION = 3, 8, 21
 
 
 @pytest.fixture
-def stage():
-    made = Stage()
-    yield made
-    made.close()
-
-
-@pytest.fixture
 def strips():
     made = Strips(COUNT)
     yield made

@@ -15,11 +15,10 @@ from tests.unit.test_client_put import (
     give,
     reserved,
     slab,
-    stage,
     strips,
 )
 
-__all__ = ["slab", "stage", "strips"]  # Fixtures.
+__all__ = ["slab", "strips"]  # Fixtures.
 
 
 def interrupt(*arguments: object, **named: object) -> None:

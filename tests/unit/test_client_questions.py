@@ -16,13 +16,6 @@ from tests.unit.test_client_session import until
 CHAIN = bytes(range(96))
 
 
-@pytest.fixture
-def stage():
-    made = Stage()
-    yield made
-    made.close()
-
-
 def counts(*numbers: int) -> bytes:
     return np.array(numbers, "<u4").tobytes()
 

@@ -12,16 +12,9 @@ from kvd.client import session as session_module
 from kvd.errors import ErrorKind
 from kvd.v1 import kvd_pb2 as pb
 from kvd.wire import FrameKind
-from tests.unit.client_peer import DEADLINE_S, HANDLE, KEYSPACE, Peer, Stage
+from tests.unit.client_peer import DEADLINE_S, HANDLE, KEYSPACE, Peer
 
 CHAIN = bytes(range(64))
-
-
-@pytest.fixture
-def stage():
-    made = Stage()
-    yield made
-    made.close()
 
 
 @pytest.fixture
