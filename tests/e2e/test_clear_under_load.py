@@ -1,11 +1,20 @@
 """A clear while many read and write: nobody gets a wrong byte, and what is cleared is gone."""
 
-import time
+import threading
 
 from kvd.client import Client, Reason
 from kvd.limits import MIB
 from tests.e2e.process import DEADLINE_S, in_process
-from tests.e2e.test_client_pressure import CALM, KEYSPACE, PREFIXES, Reader, Writer, prefix
+from tests.e2e.test_client_pressure import (
+    CALM,
+    KEYSPACE,
+    PREFIXES,
+    Reader,
+    Writer,
+    acting,
+    good_of,
+    prefix,
+)
 
 SECONDS, ACTORS = 2.0, 8
 
@@ -15,22 +24,18 @@ def test_eight_readers_and_eight_writers_survive_it(short_directory):
         clients = [Client(tenant, f"client {index}", DEADLINE_S) for index in range(4)]
         assert all(client.wait_connected(DEADLINE_S) for client in clients)
         spaces = [client.keyspace(KEYSPACE) for client in clients]
-        until_s = time.monotonic() + SECONDS
-        makers = ACTORS * [Writer] + ACTORS * [Reader]
-        actors = [make(spaces[at % 4], at, until_s) for at, make in enumerate(makers)]
-        for actor in actors:
-            actor.start()
+        over = threading.Event()
+        writers = [Writer(spaces[at % 4], at, over) for at in range(ACTORS)]
+        readers = [Reader(spaces[at % 4], ACTORS + at, over) for at in range(ACTORS)]
         cleared = turns = 0
-        while time.monotonic() < until_s:
+
+        def enough() -> bool:
+            return cleared > 100 and turns > 3 and good_of(readers) > 8
+
+        for _ in acting(writers + readers, over, SECONDS, enough):
             answer = spaces[0].clear()
             assert answer.reason in (Reason.NONE, Reason.OVERLOADED), answer
             cleared, turns = cleared + answer.chunks + answer.held, turns + 1
-            actors[turns % len(actors)].pause.wait(0.02)
-        for actor in actors:
-            actor.join(2 * DEADLINE_S)
-            assert not actor.is_alive() and not actor.failure, actor.failure
-        assert cleared > 100 and turns > 3
-        assert sum(actor.good_chunks for actor in actors[ACTORS:]) > 8, "readers found something"
         for client in clients:
             assert client.status().counters.checksum_failures == 0
         assert spaces[0].clear().reason == Reason.NONE
