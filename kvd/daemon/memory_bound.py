@@ -11,24 +11,15 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 
 from kvd.errors import ErrorKind, KvdError
-from kvd.host.groups import Groups, bounds, groups_of, lines_of
+from kvd.host.footprint import growth_bytes
+from kvd.host.groups import MEMORY_FILES, Groups, bounds, groups_of, lines_of
 from kvd.host.reading import Host, Unseen
 from kvd.limits import MIB, PAGE_BYTES
 from kvd.units import human
 
-# What the daemon grows by: it begins with 40 MiB of its own, and takes 400 bytes for each strip of
-# its index; this is three hundred thousand of them.
-GROWTH_BYTES = 128 * MIB
-# Of dram, with small pages: 8 bytes of each page in the daemon's table, 9 in the file's.
-TABLES_PART = 256
 DRAM_BYTES_LEAST = MIB  # The least that may be asked for, too.
 
 _BLOCK_BYTES = 512  # Of st_blocks.
-# (the bound, what is used, in memory.stat what of it the kernel gives back when it is needed)
-_FILES = {
-    1: ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file total_active_file"),
-    2: ("memory.max", "memory.current", "inactive_file active_file"),
-}
 
 _log = logging.getLogger("kvd.daemon")
 
@@ -40,13 +31,8 @@ class _Bound:
     used_bytes: int  # By others, and by the daemon besides dram.
 
     def fits(self, asked_bytes: int) -> int:
-        most = self.limit_bytes - self.used_bytes - own_bytes(asked_bytes)
+        most = self.limit_bytes - self.used_bytes - growth_bytes(asked_bytes)
         return min(asked_bytes, most // PAGE_BYTES * PAGE_BYTES)
-
-
-def own_bytes(dram_bytes: int) -> int:
-    """Return what a daemon with so much dram may come to use besides it and what it uses now."""
-    return GROWTH_BYTES + dram_bytes // TABLES_PART
 
 
 def dram_that_fits(asked_bytes: int, kept: Sequence[int] = (), host: Host | None = None) -> int:
@@ -68,7 +54,7 @@ def dram_that_fits(asked_bytes: int, kept: Sequence[int] = (), host: Host | None
     fits = least.fits(asked_bytes)
     if fits >= asked_bytes:
         return asked_bytes
-    own = own_bytes(asked_bytes)
+    own = growth_bytes(asked_bytes)
     why = (
         f"{least.path} is {human(least.limit_bytes, down=True)}, of which "
         f"{human(least.used_bytes)} are in other use and {human(own)} stay for the daemon"
@@ -87,14 +73,13 @@ def dram_that_fits(asked_bytes: int, kept: Sequence[int] = (), host: Host | None
 
 def _bounds(host: Host, kept_bytes: int) -> Iterator[_Bound]:
     groups = groups_of(host, "memory")
-    limit, usage, _ = _FILES[groups.version]
-    for directory, limit_bytes in bounds(host, groups, limit):
-        used = host.number(str(directory / usage)) - _given_back(host, groups, directory)
-        yield _Bound(directory / limit, limit_bytes, max(0, used - kept_bytes))
+    files = MEMORY_FILES[groups.version]
+    for directory, limit_bytes in bounds(host, groups, files.limit):
+        used = host.number(str(directory / files.usage)) - _given_back(host, groups, directory)
+        yield _Bound(directory / files.limit, limit_bytes, max(0, used - kept_bytes))
 
 
 def _given_back(host: Host, groups: Groups, directory: PurePosixPath) -> int:
-    """Return the pages of files; those of memfds are not among them."""
-    names = _FILES[groups.version][2].split()
+    names = MEMORY_FILES[groups.version].given_back
     lines = (line.split() for line in lines_of(host, directory / "memory.stat"))
     return sum(int(words[1]) for words in lines if words and words[0] in names)

@@ -6,8 +6,8 @@ from pathlib import Path, PurePosixPath
 from kvd.doctor.devices import disk_of
 from kvd.doctor.findings import Finding, fail, ok, warn
 from kvd.doctor.places import nearest
-from kvd.doctor.plan import DAEMON_BYTES, Scene
-from kvd.host.groups import Groups, bounds, groups_of, lines_of
+from kvd.doctor.plan import Scene
+from kvd.host.groups import MEMORY_FILES, Groups, bounds, groups_of, lines_of
 from kvd.host.mounts import mount_under, mounts_of
 from kvd.host.reading import UNLIMITED, Host
 from kvd.units import human
@@ -22,14 +22,14 @@ _THREADS, _THREADS_PER_DIRECTORY = 64, 24
 def memory(scene: Scene) -> Iterator[Finding]:
     """Compare every bound of memory with dram: memfds count in the group that touches them."""
     groups = groups_of(scene.host, "memory")
-    hard = "memory.max" if groups.version == 2 else "memory.limit_in_bytes"
-    dram, need = scene.plan.dram_bytes, scene.plan.dram_bytes + DAEMON_BYTES
+    hard = MEMORY_FILES[groups.version].limit
+    dram, need = scene.plan.dram_bytes, scene.plan.memory_bytes
     most = UNLIMITED
     for path, limit in bounds(scene.host, groups, hard):
         most = min(most, limit)
         if limit < need:
             said = f"{path}/{hard} is {human(limit, down=True)}, dram is {human(dram)}"
-            wanted = f"{human(need)}: dram counts there, and {human(DAEMON_BYTES)} for the daemon"
+            wanted = f"{human(need)}: dram counts there, and {human(need - dram)} for the daemon"
             fix = f"MemoryMax={need} in the unit of {path} (in a container: its memory limit)"
             yield (fail if limit < dram else warn)("cgroup.memory", said, wanted, fix)
     if most >= need:

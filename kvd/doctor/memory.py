@@ -4,7 +4,8 @@ from collections.abc import Iterator
 
 from kvd.arena.pages import SHMEM_ENABLED, pages_note
 from kvd.doctor.findings import Finding, fail, note, ok, warn
-from kvd.doctor.plan import DAEMON_BYTES, Scene
+from kvd.doctor.plan import Scene
+from kvd.host.footprint import daemon_bytes, dram_within
 from kvd.host.reading import UNLIMITED, field
 from kvd.limits import MIB
 from kvd.units import human
@@ -19,10 +20,10 @@ def size(scene: Scene) -> Iterator[Finding]:
     """Compare dram, and what the daemon itself takes, with the machine's memory."""
     found = scene.host.fields(_MEMINFO)
     total = field(found, "MemTotal", _MEMINFO)
-    dram, need = scene.plan.dram_bytes, scene.plan.dram_bytes + DAEMON_BYTES
+    dram, need = scene.plan.dram_bytes, scene.plan.memory_bytes
     said = f"{human(total, down=True)} of memory, dram is {human(dram)}"
-    wanted = f"{human(need)}: dram and {human(DAEMON_BYTES)} for the daemon"
-    fix = f"--dram {_lower(total - DAEMON_BYTES)}"
+    wanted = f"{human(need)}: dram and {human(need - dram)} for the daemon"
+    fix = f"--dram {_lower(total)}"
     if total < dram:
         yield fail("memory.total", said, wanted, fix)
     elif total < need:
@@ -35,13 +36,13 @@ def size(scene: Scene) -> Iterator[Finding]:
     said = f"{human(available, down=True)} available now"
     if available < need:
         wanted = f"{human(need)}, or the daemon grows until the kernel takes memory from others"
-        yield warn("memory.available", said, wanted, f"--dram {_lower(available - DAEMON_BYTES)}")
+        yield warn("memory.available", said, wanted, f"--dram {_lower(available)}")
     else:
         yield ok("memory.available", said)
 
 
-def _lower(size_bytes: int) -> str:
-    return f"{max(size_bytes // MIB, 1)}MiB"
+def _lower(memory_bytes: int) -> str:
+    return f"{max(dram_within(memory_bytes) // MIB, 1)}MiB"
 
 
 def locked(scene: Scene) -> Iterator[Finding]:
@@ -79,7 +80,7 @@ def huge_pages(scene: Scene) -> Iterator[Finding]:
     reserved = found.get("HugePages_Total", 0) * found.get("Hugepagesize", 0)
     left = field(found, "MemTotal", _MEMINFO) - reserved
     said = f"{found.get('HugePages_Total', 0)} huge pages reserved ({human(reserved)})"
-    need = scene.plan.dram_bytes + DAEMON_BYTES
+    need = scene.plan.memory_bytes
     if reserved and left < need:
         wanted = f"{human(need)} outside them: kvd asks for transparent ones and cannot use these"
         yield warn("memory.reserved_pages", said, wanted, "sysctl -w vm.nr_hugepages=0")
@@ -101,7 +102,8 @@ def overcommit(scene: Scene) -> Iterator[Finding]:
     found = scene.host.fields(_MEMINFO)
     limit, promised = (field(found, k, _MEMINFO) for k in ("CommitLimit", "Committed_AS"))
     left = max(limit - promised, 0)
-    need = DAEMON_BYTES + (0 if scene.running else scene.plan.dram_bytes)
+    dram = scene.plan.dram_bytes
+    need = daemon_bytes(dram) if scene.running else scene.plan.memory_bytes
     said = f"vm.overcommit_memory is 2, and {human(left, down=True)} can still be promised"
     if left < need:
         fix = "sysctl -w vm.overcommit_memory=0"

@@ -11,11 +11,8 @@ from kvd.config import (
     TcpSettings,
     TenantSettings,
 )
+from kvd.host.footprint import daemon_bytes
 from kvd.host.reading import Host
-from kvd.limits import MIB
-
-# Of the daemon besides dram: itself, and the index of a million strips (README, what was measured).
-DAEMON_BYTES = 512 * MIB
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +49,11 @@ class Plan:
     files: tuple[NamedFile, ...] = ()
     tcp: TcpSettings | None = None
     tenant_settings: tuple[TenantSettings, ...] = ()
+
+    @property
+    def memory_bytes(self) -> int:
+        """Dram, and what the daemon itself is to be left."""
+        return self.dram_bytes + daemon_bytes(self.dram_bytes)
 
     @property
     def admin_socket(self) -> Path:

@@ -11,6 +11,27 @@ _V1_UNLIMITED = 1 << 60  # It writes the largest multiple of a page.
 
 
 @dataclass(frozen=True, slots=True)
+class MemoryFiles:
+    """Names in a group: its bound, what is used, and in memory.stat what the kernel gives back.
+
+    Given back when it is needed are pages of files; those of memfds are not among them.
+    """
+
+    limit: str
+    usage: str
+    given_back: tuple[str, str]
+
+
+MEMORY_FILES = {
+    1: MemoryFiles(
+        "memory.limit_in_bytes", "memory.usage_in_bytes",
+        ("total_inactive_file", "total_active_file"),
+    ),
+    2: MemoryFiles("memory.max", "memory.current", ("inactive_file", "active_file")),
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
 class Groups:
     """The directories of the process's group for one controller and of all above it."""
 

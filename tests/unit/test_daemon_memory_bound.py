@@ -5,8 +5,9 @@ import os
 
 import pytest
 
-from kvd.daemon.memory_bound import TABLES_PART, dram_that_fits, own_bytes
+from kvd.daemon.memory_bound import dram_that_fits
 from kvd.errors import ErrorKind, KvdError
+from kvd.host.footprint import TABLES_PART, daemon_bytes, dram_within, growth_bytes
 from kvd.limits import GIB, MIB
 from tests.unit.doctor_scene import Hosts
 
@@ -28,7 +29,7 @@ def fits(hosts, asked=4 * GIB, kept=()):
 
 
 def test_without_a_bound_it_is_as_asked(hosts, caplog):
-    assert fits(hosts) == 4 * GIB and own_bytes(4 * GIB) == OWN
+    assert fits(hosts) == 4 * GIB and growth_bytes(4 * GIB) == OWN
     hosts.write({"proc/self/cgroup": None})
     assert fits(hosts) == 4 * GIB and not caplog.records
 
@@ -88,3 +89,11 @@ def test_nothing_fits(hosts):
     assert refused.value.kind is ErrorKind.INVALID
     for words in (f"/{SERVICE}/memory.max is 200MiB", "4GiB asked for", "MemoryMax", "--dram"):
         assert words in refused.value.message
+
+
+@pytest.mark.parametrize("dram", [1 * MIB, 4 * GIB, 80 * GIB, 96 * GIB, 512 * GIB, 4096 * GIB])
+def test_what_operators_are_asked_for_is_enough_for_all_dram(hosts, dram):
+    hosts.write({f"{SERVICE}/memory.max": f"{dram + daemon_bytes(dram)}\n"})
+    assert fits(hosts, dram) == dram
+    assert dram - 2 * MIB <= dram_within(dram + daemon_bytes(dram)) <= dram
+    assert dram_within(daemon_bytes(0)) == dram_within(0) == 0

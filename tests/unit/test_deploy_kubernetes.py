@@ -9,7 +9,7 @@ import yaml
 
 from kvd.cli.main import parser
 from kvd.config import SOCKET_NAMES, serve_config
-from kvd.doctor.plan import DAEMON_BYTES
+from kvd.host.footprint import daemon_bytes
 from tests.unit.containerfile import parse
 from tests.unit.test_cli_doctor import ROOT
 
@@ -160,7 +160,7 @@ def test_nobody_may_more_than_needed(pod, daemon, engine):
 def test_the_memory_limit_holds_dram_and_the_daemon(daemon, config):
     resources = daemon["resources"]
     limit = size(resources["limits"]["memory"])
-    assert limit >= config.dram_bytes + DAEMON_BYTES
+    assert limit >= config.dram_bytes + daemon_bytes(config.dram_bytes)
     assert resources["requests"]["memory"] == resources["limits"]["memory"]
 
 
