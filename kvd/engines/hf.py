@@ -226,7 +226,7 @@ class HfEngine:
         client = self._client
         if client is None or keyspace is None:
             return None
-        if keyspace != self._space_keyspace:
+        if self._space is None or keyspace != self._space_keyspace:
             self._space = self.border.call(lambda: client.keyspace(keyspace), None)
             self._space_keyspace = keyspace
         return self._space

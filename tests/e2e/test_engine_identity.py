@@ -253,3 +253,15 @@ def test_other_tensors_than_those_of_the_prompt_are_refused(client) -> None:
             engine.put(prompt, given)
         assert caught.value.kind == ErrorKind.INVALID
     assert engine.put(PROMPT, HfEngine(random_llama(), revision="1").prefill(PROMPT)).stored
+
+
+def test_a_keyspace_that_could_not_be_made_once_is_made_later(client, monkeypatch) -> None:
+    def fails(_: object) -> None:
+        raise MemoryError
+
+    engine = HfEngine(random_llama(), client, revision="1")
+    with monkeypatch.context() as patch:
+        patch.setattr(client, "keyspace", fails)
+        assert engine.store(PROMPT) is None
+    assert engine.border.faults == {"MemoryError": 1}
+    assert engine.store(PROMPT).stored == CHUNKS
