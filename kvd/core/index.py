@@ -42,6 +42,7 @@ COLUMNS = {
     "prev_sibling": (np.int64, ()),
     "depth": (np.int32, ()),  # How many chunks come before.
     "generation": (np.uint64, ()),
+    "sealed_at": (np.uint64, ()),  # Which seal of this life; 0: found at the start.
     "profile": (np.uint64, ()),
     "condemned": (np.bool_, ()),  # A reader found wrong bytes: not offered, replaced by a put.
     "heat": (np.float64, ()),

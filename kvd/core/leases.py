@@ -55,7 +55,7 @@ def grant(
     state.lease_id += 1
     expires_ns = state.now_ns + limits.lease_ttl_ns
     named = _NO_STRIPS if reads is None else reads
-    lease = Lease(state.lease_id, session.id, pins, size_bytes, named, expires_ns, state.generation)
+    lease = Lease(state.lease_id, session.id, pins, size_bytes, named, expires_ns, state.seals)
     state.index.reads.reshape(-1)[named] += 1
     for row, plane_class in pins:
         state.index.pins[row, plane_class] += 1
@@ -198,8 +198,9 @@ def condemn_read(state: State, lease: Lease, corrupt: list[int]) -> None:
                 row = int(state.index.parent[row])
             rows.reverse()
             chains[lane] = rows
-        # A generation made after the lease was granted is not what its reader read.
-        if chunk < len(rows) and state.index.generation[rows[chunk]] <= lease.generation:
+        # What was sealed after the lease was granted is not what its reader read; it may have
+        # the older generation, if it was reserved earlier.
+        if chunk < len(rows) and state.index.sealed_at[rows[chunk]] <= lease.sealed_at:
             condemn(state, rows[chunk], Why.WRONG_BYTES)
 
 

@@ -151,6 +151,8 @@ def _seal_run(
     index.size[rows] = sizes
     index.root[rows] = event.roots[chunk - event.first : chunk - event.first + count]
     index.generation[rows] = reservation.generation
+    state.seals += 1
+    index.sealed_at[rows] = state.seals
     index.profile[rows] = event.profile
     index.condemned[rows] = False
     index.heat[rows] = heat_after(index.heat[rows[0]], state.now_ns)

@@ -115,7 +115,7 @@ class Lease:
     size_bytes: int
     reads: np.ndarray
     expires_ns: int
-    generation: int  # The newest there was when it was granted.
+    sealed_at: int  # The last seal there was when it was granted.
     state: LeaseState = LeaseState.GRANTED
     deliveries: int = 0  # Transfers by the daemon itself that still read under it.
     free_at_ns: int = 0  # When LOST: the end of quarantine.
@@ -230,6 +230,7 @@ class State:
     story: Story = field(default_factory=Story)
     pins: dict[int, Pin] = field(default_factory=dict)
     generation: int = 0
+    seals: int = 0  # Of runs of chunks, in this life.
     lease_id: int = 0
     reservation_id: int = 0
     slab_id: int = 0

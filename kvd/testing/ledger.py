@@ -76,12 +76,14 @@ class Ledger(Judge):
 
     def acknowledge(self, keyspace: bytes, lane: object, chain: bytes, fills: list[Fill]) -> None:
         """Judge the answer that all chunks of `chain` are durable, `fills` among them."""
-        generations = {fill.chain: fill.generation for fill in fills}
+        sealed = {fill.chain: fill.sealed for fill in fills}
         for at in range(0, len(chain), DIGEST_BYTES):
             key = RowKey(keyspace, lane, chain[at : at + DIGEST_BYTES])
             row = self.media.catalog.rows.get(key)
-            least = generations.get(key.chain, 0)
-            kept = row is not None and len(row.places) == CLASS_COUNT and row.generation >= least
+            kept = row is not None and len(row.places) == CLASS_COUNT
+            if kept and key.chain in sealed:  # It may have been replaced since.
+                fill = self.memory.find_fill(row.generation, key.chain)
+                kept = fill is not None and fill.sealed >= sealed[key.chain]
             require(kept, f"I7: {name_of(key)} is answered durable; the catalog has {row}")
             self.durable[key] = CLASS_COUNT
             self.excused.discard(key)

@@ -33,7 +33,11 @@ def is_flipped(found: np.ndarray) -> bool:
 
 @dataclass(slots=True)
 class Fill:
-    """One chunk as one put writes it. `sealed` once the core said so; `reported` as corrupt."""
+    """One chunk as one put writes it; `reported` as corrupt.
+
+    `sealed`: with which event the core did so; 0: it has not. A later seal may have the older
+    generation, where a reader condemned what was there between.
+    """
 
     id: int
     tenant: str
@@ -43,7 +47,7 @@ class Fill:
     generation: int
     sizes: tuple[int, ...]
     written: int = 0  # Strips that are completely written, in order of class.
-    sealed: bool = False
+    sealed: int = 0
     reported: bool = False
     cleared: bool = False  # So the core said.
 

@@ -269,7 +269,7 @@ class Put:
         for chunk in range(first, end):
             fill, row = self._fills.get(chunk), known.get(self.digest(chunk), NO_ROW)
             if fill and row != NO_ROW and index.generation[row] == fill.generation:
-                fill.sealed = True
+                fill.sealed = self.world.steps
 
     def abort(self) -> None:
         self.finished = True
@@ -316,7 +316,7 @@ class Put:
                 f"chunk {chunk} was given, {state!r}",
             )
             if state == SealState.SEALED:
-                fill.sealed = True
+                fill.sealed = fill.sealed or self.world.steps
                 if chunk in self._replaces:
                     self.world.saw("a replace")
                 if (sizes[chunk - first] < self._reserved[chunk]).any():

@@ -130,7 +130,7 @@ def _store(world: "World", tenant: str, *, durable: bool = False) -> None:
     fill = _filled(client, lane, chain, reserved)
     roots = np.array([[fill.root(c) for c in range(CLASS_COUNT)]], np.uint64)
     deadline_ns = world.now_ns + DURABLE_NS if durable else 0
-    fill.sealed = True  # It may be saved before the answer.
+    fill.sealed = world.steps + 1  # It may be saved before the answer.
     sealed = _answer(
         client,
         lambda request: SealWanted(

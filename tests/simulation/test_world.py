@@ -15,8 +15,9 @@ SEEDS = 200
 # Beyond those: a strip that moves waited for one that was to take the room it kept; the place of
 # a strip that failed was given away while somebody read what had come of it;
 # a segment was free that a commit, said to have failed, had named; a chunk durable by its old
-# strips was dropped as the write of its new ones failed.
-SEEDS_FOUND = (1521, 6155, 14454, 14786)
+# strips was dropped as the write of its new ones failed; what replaced a condemned chunk had been
+# reserved before it.
+SEEDS_FOUND = (1521, 6155, 14454, 14786, 17418)
 SAY_EVERY_S = 30  # Where no terminal shows a bar.
 
 

@@ -15,6 +15,7 @@ from kvd.core.effects import (
     Released,
     Renewed,
     Revoke,
+    SealState,
     Shortfall,
     StopDelivery,
 )
@@ -271,6 +272,23 @@ def test_a_report_is_not_about_what_replaced_the_bytes() -> None:
     assert scene.fetch(session, chain).counts == (3, 3, 3)
     scene.release(session, late, 1)
     assert scene.fetch(session, chain).counts == (3, 3, 3)
+
+
+def test_nor_about_what_was_reserved_before_and_sealed_after() -> None:
+    """What replaces may have the older generation: the order of seals counts."""
+    scene, chain = Scene(), chain_of(3)
+    session, slow = scene.join(), scene.join()
+    reserved = scene.reserve(slow, chain)
+    scene.put(session, chain)
+    early, late = (scene.fetch(session, chain).lease for _ in range(2))
+    scene.release(session, early, 1)
+    states = scene.seal(slow, reserved.reservation, 0, 3, last=True)
+    assert states == [SealState.COALESCED, SealState.SEALED, SealState.COALESCED]
+    scene.release(session, late, 1)
+    fresh = scene.fetch(session, chain)
+    assert fresh.counts == (3, 3, 3)
+    scene.release(session, fresh.lease, 1)
+    assert scene.counts(session, chain) == (1, 1, 1)
 
 
 def test_no_tenant_waits_for_the_readers_of_another() -> None:
