@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from kvd.clock import NS_PER_MS
-from kvd.core.effects import KeyspaceGranted, Outcome, Promise
+from kvd.core.effects import KeyspaceGranted, Outcome, Promise, Released
 from kvd.core.events import (
     KeyspaceWanted,
     ProcessGone,
@@ -112,12 +112,14 @@ class Client:
     def release(
         self, lease: int, fetch: Fetch | None = None, corrupt: list[int] | tuple[int, ...] = ()
     ) -> None:
+        before = self.world.state.index.condemned.copy()
+
         def note(outcome: Outcome) -> None:
             if isinstance(outcome, KvdError):
                 require(outcome.kind == ErrorKind.LOST, f"a release: {outcome}")
                 self.world.saw("a release twice")
-            elif fetch is not None:
-                fetch.note_reported(outcome, corrupt)
+            elif fetch is not None and isinstance(outcome, Released):
+                fetch.note_reported(corrupt, before)
 
         words = np.array(corrupt, np.uint32)
         self.ask(

@@ -4,6 +4,7 @@ A mapped reader reads as far as it was told that bytes are there, and looks at i
 when it is done, as a real one must.
 """
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -15,7 +16,6 @@ from kvd.core.effects import (
     Found,
     Outcome,
     Promise,
-    Released,
     Shortfall,
 )
 from kvd.core.events import (
@@ -223,18 +223,24 @@ class Fetch:
         if dice > 0.9:
             self.client.release(self.lease)
 
-    def note_reported(self, outcome: Outcome, corrupt: list[int]) -> None:
-        """Record at the step of the release which fills must not be offered any more."""
-        if not isinstance(outcome, Released):
-            return
+    def note_reported(self, corrupt: Sequence[int], before: np.ndarray) -> None:
+        """Record at the step of the release which fills must not be offered any more.
+
+        `before`, by row: what was condemned already.
+        """
         rows_of, index = self.client.rows_of, self.world.state.index
         for word in corrupt:
             lane, chunk = word >> 24, word & 0xFFFFFF
             digest = self.chain[chunk * DIGEST_BYTES : (chunk + 1) * DIGEST_BYTES]
             row = rows_of(self.keyspace, self.lanes[lane]).get(digest)
-            # One that was replaced since is somebody else's: the report is not about it.
-            if row is not None and index.generation[row] == self._generations[lane][chunk]:
-                fill = self.world.memory.find_fill(int(index.generation[row]), digest)
+            if row is None:
+                continue
+            generation, read = int(index.generation[row]), int(self._generations[lane][chunk])
+            if generation != read:  # Somebody else replaced it since.
+                condemned = bool(index.condemned[row] and not before[row])
+                require(not condemned, f"a report about {read} condemned {generation}")
+            else:
+                fill = self.world.memory.find_fill(generation, digest)
                 fill.reported = True
                 self.world.ledger.excuse(RowKey(fill.keyspace, fill.lane, digest))
                 self.world.saw("a corrupt report")

@@ -42,7 +42,17 @@ def leases_that_pin_nothing(patch: Patch) -> None:
         ),
     )
     # A lease that names nothing condemns nothing, which would be found first.
-    patch.setattr(Fetch, "note_reported", lambda self, outcome, corrupt: None)
+    patch.setattr(Fetch, "note_reported", lambda self, corrupt, before: None)
+
+
+def reports_about_what_came_later(patch: Patch) -> None:
+    real = leases.condemn_read
+
+    def condemn_read(state, lease, corrupt):
+        lease.sealed_at = state.seals
+        real(state, lease, corrupt)
+
+    patch.setattr(leases, "condemn_read", condemn_read)
 
 
 def leases_that_pin_one_lane(patch: Patch) -> None:
@@ -213,6 +223,7 @@ PLANTS = tuple(
     for plant, pattern in (
         (visible_before_it_is_complete, "I1: chunk .* was not sealed|chunk .* was given"),
         (leases_that_pin_nothing, "I5: .* a lease held|I2, I4: lease held|I4: a delivery read"),
+        (reports_about_what_came_later, "a report about .* condemned"),
         (leases_that_pin_one_lane, "I5: .* a lease held"),
         (
             process_thought_gone_with_its_session,
