@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch.nn.modules import module as torch_module
 
+from kvd.engines.hf_routine import routine, trial
 from kvd.errors import ErrorKind, KvdError
 from kvd.identity import Keyspace
 from kvd.shape import BlockShape
@@ -87,7 +88,7 @@ class Watch:
             for tensor in (*module._parameters.values(), *module._buffers.values()):
                 if tensor is not None:
                     weights += self._stamp(tensor, before.get(id(tensor)))
-        return Sight(tuple(weights), (*_routine(model), *adapters), model.training, strange)
+        return Sight(tuple(weights), (*routine(model), *adapters), model.training, strange)
 
     def _stamp(
         self, tensor: torch.Tensor, known: tuple[torch.Tensor, int, np.ndarray] | None
@@ -138,7 +139,7 @@ def keyspace(
 def settings_digest(model: Any) -> str:
     """Return a digest of what else than weights changes the KV: the whole configuration but what
     is listed above, adapters with their settings and states, buffers that are not saved with the
-    weights (rotary frequencies), and how this process multiplies.
+    weights (rotary frequencies), and how this process computes.
     """
     config = model.config.get_text_config().to_dict()
     counted = {
@@ -192,17 +193,9 @@ def _sample(tensor: torch.Tensor) -> np.ndarray:
     return spread.view(_INTEGERS[tensor.element_size()]).numpy()
 
 
-def _routine(model: Any) -> tuple[str, ...]:
-    """Return by what the process multiplies and attends: other ways differ in bits."""
-    matmul = getattr(torch.backends.mkldnn, "matmul", None)
-    precision = matmul.fp32_precision if matmul else torch.get_float32_matmul_precision()
-    compiled = "compiled" if getattr(model, "_compiled_call_impl", None) else "eager"
-    return precision, compiled, str(model.config.get_text_config()._attn_implementation)
-
-
 def _settings(model: Any) -> tuple[str, ...]:
     adapters = (_adapter_state(module) for module in _modules(model) if _has_adapters(module))
-    return (*_routine(model), *adapters)
+    return (*routine(model), trial(), *adapters)
 
 
 def _has_adapters(module: Any) -> bool:
