@@ -235,8 +235,8 @@ bool decode(const kvd_spec& spec, const CellStrings& strings, const CellTarget& 
             decoder.lossy(begin, count, plus);
             continue;
         }
-        const uint32_t bits = load16(strings.exact + 2 * b), bytes = (bits + 7) / 8;
-        if (bits > 8 * kBlockBytesMax) return false;
+        const uint32_t bits = load16_once(strings.exact + 2 * b), bytes = (bits + 7) / 8;
+        if (bits > 8 * kBlockBytesMax || bytes > strings.exact_bytes - at) return false;
         // Copied, so that wide loads and wrong widths stay inside.
         uint8_t ranks[kBlockBytesMax + kSlack];
         memcpy(ranks, strings.exact + at, bytes);

@@ -127,6 +127,7 @@ struct Encoder {
     const CellSource& source;
     Walk<Number, kPerChannel> walk;
     Stage stage;  // Not cleared: each block writes what it reads.
+    bool left = false;  // Whether a value has left its group since the statistics: it has no code.
 
     Encoder(const kvd_spec& spec_, const Geometry& g_, const CellSource& source_,
             const uint8_t* metadata)
@@ -139,6 +140,12 @@ struct Encoder {
     static Guess load_guess(const Sixteen& unit, uint32_t at) {
         return {load_halves<kPerChannel>(unit.inverse, at),
                 load_halves<kPerChannel>(unit.bias, at)};
+    }
+
+    static bool outside(__m256i ordinals, const Lanes& lanes) {
+        const __m256i above = _mm256_cmpgt_epi16(ordinals, lanes.last);
+        const __m256i below = _mm256_cmpgt_epi16(lanes.first, ordinals);
+        return _mm256_movemask_epi8(_mm256_or_si256(above, below)) != 0;
     }
 
     // The code, the bin and the rank of sixteen values, to the stage at `e`.
@@ -159,6 +166,10 @@ struct Encoder {
             const __m256i reached = _mm256_cmpgt_epi16(ordinals, bins.before);
             const __m256i inside = _mm256_andnot_si256(above, reached);
             if (__builtin_expect(_mm256_movemask_epi8(inside) == -1, 1)) break;
+            if (outside(ordinals, lanes)) {  // It has no bin: the steps would not end.
+                left = true;
+                break;
+            }
             const __m256i below = _mm256_xor_si256(reached, _mm256_set1_epi32(-1));
             codes = _mm256_add_epi16(_mm256_sub_epi16(codes, above), below);
         }
@@ -191,7 +202,8 @@ struct Encoder {
                         lanes = load_lanes<true>(*unit, 0);
                         guess = load_guess(*unit++, 0);
                     }
-                    sixteen(load256(from_row + 2 * (from + i)), lanes, guess, at + from + i);
+                    const __m256i bits = load256_once(from_row + 2 * (from + i));
+                    sixteen(bits, lanes, guess, at + from + i);
                 }
             });
         });
@@ -245,6 +257,7 @@ int64_t encode(const kvd_spec& spec, const CellSource& source, const CellRoom& r
         const uint32_t count = g.elements - begin < kBlock ? g.elements - begin : kBlock;
         encoder.walk.enter_block(begin, count);
         encoder.code(begin, count);
+        if (encoder.left) return kRaw;
         split_block(encoder.stage.codes, count, planes, begin / 8);
         uint8_t ranks[kBlockBytesMax + kSlack];  // The writer stores words past what it keeps.
         const uint32_t bits = encoder.gather(count, ranks), bytes = (bits + 7) / 8;

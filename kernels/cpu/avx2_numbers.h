@@ -14,6 +14,13 @@ static inline __m256i load256(const void* at) {
     return _mm256_loadu_si256(static_cast<const __m256i*>(at));
 }
 
+// As load16_once.
+static inline __m256i load256_once(const void* at) {
+    __m256i value = load256(at);
+    __asm__ volatile("" : "+x"(value));
+    return value;
+}
+
 static inline void store256(void* at, __m256i value) {
     _mm256_storeu_si256(static_cast<__m256i*>(at), value);
 }

@@ -104,7 +104,8 @@ static inline bool groups_valid(const uint8_t* metadata, uint32_t groups) {
     return valid;
 }
 
-// Where the strings of blocks lie: false when the lengths do not add up to `bytes`.
+// Where the strings of blocks lie: false when the lengths do not add up to `bytes`. They are looked
+// at again block by block, and may have changed by then: nobody keeps a writer from its slab.
 static inline bool blocks_valid(const uint8_t* exact, uint64_t bytes, uint32_t blocks) {
     uint64_t total = 2 * static_cast<uint64_t>(blocks);
     if (bytes < total) return false;
@@ -113,7 +114,8 @@ static inline bool blocks_valid(const uint8_t* exact, uint64_t bytes, uint32_t b
 }
 
 // Encoders return the exact string's length, or -1 when the cell must be raw. Decoders return
-// false for malformed bytes; anchor and residual lengths were checked by the caller.
+// false for malformed bytes; anchor and residual lengths were checked by the caller. Values and
+// strings may change at any time: encoders end and write a cell, of no one moment, all the same.
 int64_t encode_cell_portable(const kvd_spec& spec, const CellSource& source, const CellRoom& room);
 bool decode_cell_portable(const kvd_spec& spec, const CellStrings& strings,
                           const CellTarget& target, uint32_t planes);

@@ -160,8 +160,9 @@ struct Encoder {
     const CellSource& source;
     GroupCursor<Number> groups;
 
-    // Code the elements of one block; returns the bits of its ranks.
-    uint32_t block(uint32_t begin, uint32_t count, uint8_t* codes, uint8_t* ranks) {
+    // Code the elements of one block; returns the bits of its ranks, or -1 when a value has left
+    // its group since the statistics: it has no code.
+    int32_t block(uint32_t begin, uint32_t count, uint8_t* codes, uint8_t* ranks) {
         uint32_t token = begin / spec.width, channel = begin % spec.width;
         BitWriter writer{ranks};
         groups.enter(token);
@@ -169,12 +170,14 @@ struct Encoder {
             codes[i] = 0;
             if (token >= g.sinks) {
                 const uint16_t bits =
-                    load16(source.values + 2 * (token * source.stride + channel));
+                    load16_once(source.values + 2 * (token * source.stride + channel));
+                const int32_t ordinal = ordinal_of(bits);
                 const Group group = groups.at(channel);
+                if (ordinal < group.first || ordinal > group.last) return -1;
                 const int32_t code = code_of<Number>(group, g.offset, bits);
                 const Bin bin = bin_of<Number>(group, g.offset, code);
                 codes[i] = static_cast<uint8_t>(code);
-                writer.put(ordinal_of(bits) - bin.first, bit_length(bin.behind - bin.first - 1));
+                writer.put(ordinal - bin.first, bit_length(bin.behind - bin.first - 1));
             }
             if (++channel == spec.width && ++token < spec.tokens) {
                 channel = 0;
@@ -182,7 +185,7 @@ struct Encoder {
             }
         }
         writer.finish();
-        return writer.bits;
+        return static_cast<int32_t>(writer.bits);
     }
 };
 
@@ -202,8 +205,9 @@ int64_t encode(const kvd_spec& spec, const CellSource& source, const CellRoom& r
         uint8_t codes[kBlock + 8], ranks[kBlockBytesMax + kSlack];
         const uint32_t begin = b * kBlock;
         const uint32_t count = g.elements - begin < kBlock ? g.elements - begin : kBlock;
-        const uint32_t bits = encoder.block(begin, count, codes, ranks);
-        const uint32_t bytes = (bits + 7) / 8;
+        const int32_t bits = encoder.block(begin, count, codes, ranks);
+        if (bits < 0) return -1;
+        const uint32_t bytes = (static_cast<uint32_t>(bits) + 7) / 8;
         if (exact + bytes > room.exact_max) return -1;
         store16(room.exact + 2 * b, static_cast<uint16_t>(bits));
         memcpy(room.exact + exact, ranks, bytes);
@@ -306,10 +310,11 @@ bool decode(const kvd_spec& spec, const CellStrings& strings, const CellTarget& 
         uint8_t ranks[kBlockBytesMax + kSlack] = {0};
         uint32_t bits = 0;
         if (exact) {
-            bits = load16(strings.exact + 2 * b);
-            if (bits > 8 * kBlockBytesMax) return false;
-            memcpy(ranks, strings.exact + at, (bits + 7) / 8);
-            at += (bits + 7) / 8;
+            bits = load16_once(strings.exact + 2 * b);
+            const uint32_t bytes = (bits + 7) / 8;
+            if (bits > 8 * kBlockBytesMax || bytes > strings.exact_bytes - at) return false;
+            memcpy(ranks, strings.exact + at, bytes);
+            at += bytes;
         }
         const uint32_t begin = b * kBlock;
         const uint32_t count = g.elements - begin < kBlock ? g.elements - begin : kBlock;

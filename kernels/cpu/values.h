@@ -23,6 +23,14 @@ static inline uint16_t load16(const uint8_t* at) {
     return value;
 }
 
+// Of memory that somebody may write meanwhile: what was checked is what is used, as the compiler
+// may not load it a second time.
+static inline uint16_t load16_once(const uint8_t* at) {
+    uint16_t value = load16(at);
+    __asm__ volatile("" : "+r"(value));
+    return value;
+}
+
 static inline void store16(uint8_t* at, uint16_t value) { memcpy(at, &value, 2); }
 
 static inline int32_t ordinal_of(uint16_t bits) {

@@ -1,7 +1,8 @@
 """Batches of cells as numpy columns: their form, checked before a backend sees addresses.
 
-Callers vouch for addresses; bytes behind them may be anything. Pure functions: calls in several
-threads are independent, and the native backend runs them without the interpreter's lock.
+Callers vouch for addresses; bytes behind them may be anything and may change meanwhile: a cell is
+then of no one moment, or malformed. Pure functions: calls in several threads are independent, and
+the native backend runs them without the interpreter's lock.
 """
 
 import sys
