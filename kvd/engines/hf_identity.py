@@ -39,6 +39,8 @@ _LEFT_OUT_OF_ADAPTERS = frozenset(
         *("task_type", "inference_mode"),
     }
 )
+# What an adapter wraps: weights of the model, which a revision names.
+_WRAPPED = ("base_layer.", "original_module.")
 # Hooks that only look on: transformers leaves them where hidden states were once asked for.
 _ONLOOKERS = "transformers.utils.output_capturing"
 
@@ -138,8 +140,8 @@ def keyspace(
 
 def settings_digest(model: Any) -> str:
     """Return a digest of what else than weights changes the KV: the whole configuration but what
-    is listed above, adapters with their settings and states, buffers that are not saved with the
-    weights (rotary frequencies), and how this process computes.
+    is listed above, adapters with their settings, states and weights, which no revision names,
+    buffers that are not saved with the weights (rotary frequencies), and how this process computes.
     """
     config = model.config.get_text_config().to_dict()
     counted = {
@@ -153,6 +155,7 @@ def settings_digest(model: Any) -> str:
     }
     saved = model.state_dict()
     buffers = {name: buffer for name, buffer in model.named_buffers() if name not in saved}
+    buffers |= _adapter_tensors(model)
     text = _json([counted, adapters, _settings(model), _digest_of(buffers)])
     return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
@@ -200,6 +203,17 @@ def _settings(model: Any) -> tuple[str, ...]:
 
 def _has_adapters(module: Any) -> bool:
     return hasattr(type(module), "_active_adapter") or "_active_adapter" in module.__dict__
+
+
+def _adapter_tensors(model: Any) -> dict[str, torch.Tensor]:
+    """Return by name what adapters add to the layers that they wrap: small, beside these."""
+    return {
+        f"{holder}.{name}": tensor
+        for holder, module in model.named_modules()
+        if _has_adapters(module)
+        for name, tensor in (*module.named_parameters(), *module.named_buffers())
+        if not name.startswith(_WRAPPED)
+    }
 
 
 def _adapter_state(module: Any) -> str:

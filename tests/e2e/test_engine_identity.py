@@ -128,6 +128,49 @@ def test_adapters_and_whether_they_are_on_are_part_of_it() -> None:
         HfModel(model)
 
 
+class Wrapped(torch.nn.Module):
+    """A layer as PEFT wraps it, with an adapter of random weights."""
+
+    def __init__(self, layer: Any, seed: int) -> None:
+        super().__init__()
+        self.base_layer = layer
+        self.lora_A = torch.nn.ModuleDict({"default": torch.nn.Linear(64, 4, bias=False)})
+        self.lora_B = torch.nn.ModuleDict({"default": torch.nn.Linear(4, 64, bias=False)})
+        self._active_adapter, self._disable_adapters = ["default"], False
+        self.scaling = {"default": 2.0}
+        generator = torch.Generator().manual_seed(seed)
+        for part in (self.lora_A, self.lora_B):
+            torch.nn.init.normal_(part["default"].weight, generator=generator)
+
+    def forward(self, x: Any) -> Any:
+        added = self.lora_B["default"](self.lora_A["default"](x))
+        return self.base_layer(x) + self.scaling["default"] * added
+
+
+def adapted(seed: int, base: Any = None) -> Any:
+    model = base or random_llama()
+    model.peft_config = {"default": Lora(lora_alpha=8)}
+    attention = model.model.layers[0].self_attn
+    attention.q_proj = Wrapped(attention.q_proj, seed)
+    return model.eval()
+
+
+def test_adapters_of_other_weights_are_others_whatever_the_revision(client) -> None:
+    first = HfEngine(adapted(1), client, revision="1")
+    assert first.store(PROMPT).stored == CHUNKS
+    other = HfEngine(adapted(2), client, revision="1")
+    assert not same(other.prefill(PROMPT), first.prefill(PROMPT))
+    assert other.generate(PROMPT, OPTIONS).found == (0, 0, 0)
+    assert HfEngine(adapted(1), client, revision="1").generate(PROMPT, OPTIONS).found[0] == CHUNKS
+
+
+def test_a_revision_still_speaks_for_what_an_adapter_wraps() -> None:
+    base = random_llama()
+    multiplied(base, 2.0)
+    plain, other = HfEngine(adapted(1), revision="1"), HfEngine(adapted(1, base), revision="1")
+    assert plain.keyspace == other.keyspace
+
+
 @pytest.mark.parametrize("kind", ("dynamic", "longrope"))
 def test_rope_that_follows_the_length_is_refused(kind: str) -> None:
     rope = {"rope_type": kind, "rope_theta": 10000.0, "factor": 2.0}
