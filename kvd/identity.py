@@ -10,10 +10,11 @@ from dataclasses import dataclass, fields
 import numpy as np
 
 from kvd.errors import ErrorKind, KvdError
-from kvd.limits import CHUNK_KEY_BYTES, CHUNK_TOKENS_DEFAULT, DIGEST_BYTES
-from kvd.shape import BlockShape
+from kvd.limits import CELL_BYTES_MAX, CHUNK_KEY_BYTES, CHUNK_TOKENS_DEFAULT, DIGEST_BYTES
+from kvd.shape import BlockShape, validate_shape
 
 CHAIN_START = bytes(DIGEST_BYTES)
+_CHUNK_TOKENS_MAX = 65_536
 KVD_CHAIN = "kvd.chain.v0"  # Chain digests made by `chain_digests`, as against an engine's own.
 
 
@@ -30,6 +31,33 @@ class Keyspace:
     rope: str = ""
     adapter: str = ""
     chunk_tokens: int = CHUNK_TOKENS_DEFAULT
+
+
+def validate_keyspace(keyspace: Keyspace) -> None:
+    """Raise INVALID for a keyspace that nothing can be stored under, naming value and bound.
+
+    What is on disk keeps to it, too (docs/format.md, 5.4 and 6).
+    """
+    validate_shape(keyspace.shape)
+    for name in ("model", "weight_revision", "chain", "layout"):
+        if not getattr(keyspace, name):
+            raise KvdError(
+                ErrorKind.INVALID, f"keyspace field {name} is empty; it is part of the identity"
+            )
+    if not 1 <= keyspace.chunk_tokens <= _CHUNK_TOKENS_MAX:
+        raise KvdError(
+            ErrorKind.INVALID,
+            f"chunk_tokens is {keyspace.chunk_tokens}, allowed are 1 to {_CHUNK_TOKENS_MAX}",
+        )
+    for group in keyspace.shape.groups:
+        for tensor in group.tensors:
+            size = keyspace.chunk_tokens * tensor.width * tensor.dtype.size_bytes
+            if size > CELL_BYTES_MAX:
+                raise KvdError(
+                    ErrorKind.INVALID,
+                    f"a cell of {tensor.role.name} has {size} bytes, the limit is "
+                    f"{CELL_BYTES_MAX}: use smaller chunks (chunk_tokens)",
+                )
 
 
 def _field(data: bytes) -> bytes:

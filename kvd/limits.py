@@ -12,6 +12,7 @@ GIB = 1 << 30
 PAGE_BYTES = 4096  # Strips, extents and slabs are multiples of it; fits O_DIRECT everywhere.
 CELL_ALIGN_BYTES = 8  # Cells start on it inside a strip: one aligned word load for readers.
 CELL_BYTES_MAX = (1 << 28) - 1  # A strip's table has no more bits for a length.
+CELLS_PER_STRIP_MAX = 1 << 20
 STRIP_BYTES_MAX = (1 << 32) - (1 << 28)  # So that no end of a cell passes 32 bits.
 CHUNK_TOKENS_DEFAULT = 64
 DIGEST_BYTES = 32  # Of a keyspace and of a chain position.
@@ -38,7 +39,6 @@ class Limits:
     chunks_per_request_max: int = 65_536
     keyspaces_per_session_max: int = 64
     lanes_per_request_max: int = 64
-    cells_per_strip_max: int = 1 << 20
     sessions_max: int = 256
     requests_per_session_max: int = 256  # Unanswered wishes.
     leases_per_session_max: int = 1024

@@ -8,7 +8,7 @@ from kvd.units import seconds_text, size_text
 # Both sides count on these, or nothing depends on them that an operator can see.
 NOT_SETTABLE = frozenset({
     "frame_bytes_max", "piece_bytes_max", "chunks_per_request_max", "lanes_per_request_max",
-    "cells_per_strip_max", "fds_per_message_max", "tick_ns",
+    "fds_per_message_max", "tick_ns",
 })  # fmt: skip
 _DEFAULTS = Limits()
 

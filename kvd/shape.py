@@ -9,6 +9,7 @@ from enum import IntEnum
 from functools import lru_cache
 
 from kvd.errors import ErrorKind, KvdError
+from kvd.limits import CELLS_PER_STRIP_MAX
 from kvd.types import Dtype, Lane, Role, ShardScheme
 
 
@@ -109,7 +110,8 @@ def validate_shape(shape: BlockShape) -> None:
 def cell_grid(shape: BlockShape, lane: Lane) -> CellGrid:
     """Return the cells that `lane` holds of each chunk.
 
-    Raise INVALID when the lane is outside the shape or divides it unevenly.
+    Raise INVALID when the lane is outside the shape or divides it unevenly, or its strips would
+    have more than CELLS_PER_STRIP_MAX cells.
     """
     if not 0 <= lane.kv_group < len(shape.groups):
         raise _refuse(f"kv group {lane.kv_group} is outside the {len(shape.groups)} declared")
@@ -134,4 +136,9 @@ def cell_grid(shape: BlockShape, lane: Lane) -> CellGrid:
         if head < tensor.heads
     )
     assert row and len(set(row)) == len(row)
+    if layers * len(row) > CELLS_PER_STRIP_MAX:
+        raise _refuse(
+            f"a strip would have {layers * len(row)} cells, the limit is {CELLS_PER_STRIP_MAX}: "
+            "use more shards or kv groups"
+        )
     return CellGrid(layers, tensors, row)

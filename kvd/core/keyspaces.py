@@ -10,9 +10,8 @@ from kvd.core.index import NO_ROW, Tree
 from kvd.core.state import Session, State
 from kvd.core.transitions import SessionState
 from kvd.errors import ErrorKind, KvdError
-from kvd.identity import Keyspace, keyspace_digest
-from kvd.limits import CELL_BYTES_MAX
-from kvd.shape import cell_grid, validate_shape
+from kvd.identity import Keyspace, keyspace_digest, validate_keyspace
+from kvd.shape import cell_grid
 from kvd.types import Lane
 
 
@@ -35,33 +34,10 @@ def need_request(state: State, session: Session) -> None:
         )
 
 
-def _validate(keyspace: Keyspace) -> None:
-    validate_shape(keyspace.shape)
-    for name in ("model", "weight_revision", "chain", "layout"):
-        if not getattr(keyspace, name):
-            raise KvdError(
-                ErrorKind.INVALID, f"keyspace field {name} is empty; it is part of the identity"
-            )
-    if not 1 <= keyspace.chunk_tokens <= 65_536:
-        raise KvdError(
-            ErrorKind.INVALID,
-            f"chunk_tokens is {keyspace.chunk_tokens}, allowed are 1 to 65536",
-        )
-    for group in keyspace.shape.groups:
-        for tensor in group.tensors:
-            size = keyspace.chunk_tokens * tensor.width * tensor.dtype.size_bytes
-            if size > CELL_BYTES_MAX:
-                raise KvdError(
-                    ErrorKind.INVALID,
-                    f"a cell of {tensor.role.name} has {size} bytes, the limit is "
-                    f"{CELL_BYTES_MAX}: use smaller chunks (chunk_tokens)",
-                )
-
-
 def on_keyspace(state: State, event: KeyspaceWanted) -> list[Effect]:
     """Give the session a handle; the same fields give the same handle again."""
     session = open_session(state, event.session)
-    _validate(event.keyspace)
+    validate_keyspace(event.keyspace)
     digest = keyspace_digest(event.keyspace, session.tenant)
     for handle, (known, _) in session.keyspaces.items():
         if known == digest:
@@ -88,12 +64,6 @@ def tree_of(state: State, session_id: int, handle: int, lane: Lane) -> tuple[Ses
         raise KvdError(ErrorKind.INVALID, f"keyspace {handle} was not registered by this session")
     digest, keyspace = found
     grid = cell_grid(keyspace.shape, lane)
-    limit = state.config.limits.cells_per_strip_max
-    if grid.cell_count > limit:
-        raise KvdError(
-            ErrorKind.INVALID,
-            f"a strip has {grid.cell_count} cells, the limit cells_per_strip_max is {limit}",
-        )
     known = state.index.trees_by_key.get((digest, lane))
     return session, known or Tree(NO_ROW, digest, session.tenant, lane, grid, keyspace=keyspace)
 

@@ -9,9 +9,9 @@ from dataclasses import fields
 
 from kvd.errors import KvdError
 from kvd.format.page import Refused, damaged
-from kvd.identity import Keyspace, digest_of_keyspace_bytes, keyspace_bytes
+from kvd.identity import Keyspace, digest_of_keyspace_bytes, keyspace_bytes, validate_keyspace
 from kvd.limits import MIB
-from kvd.shape import BlockShape, HitRule, KvGroup, TensorShape, validate_shape
+from kvd.shape import BlockShape, HitRule, KvGroup, TensorShape
 from kvd.types import Dtype, Role
 
 KEYSPACE_BYTES_MAX = 8 * MIB  # One message cannot declare a larger one.
@@ -42,11 +42,11 @@ def parse_keyspace(digest: bytes, data: bytes) -> tuple[Keyspace, str] | Refused
             for field, text in zip(fields(Keyspace), texts, strict=True)
         }
         keyspace, name = Keyspace(**values), tenant.decode()
-        validate_shape(keyspace.shape)
+        validate_keyspace(keyspace)
     except (_Short, ValueError, struct.error) as error:
         return damaged(f"a keyspace cannot be read: {error}")
     except KvdError as error:
-        return damaged(f"a keyspace has a shape that cannot be: {error.message}")
+        return damaged(f"a keyspace that cannot be: {error.message}")
     if keyspace_bytes(keyspace, name) != data:
         return damaged("a keyspace is not written in its one form")
     return keyspace, name

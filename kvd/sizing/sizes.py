@@ -3,7 +3,8 @@
 from dataclasses import dataclass
 
 from kvd.codec.layout import CODED_DTYPES
-from kvd.shape import CellGrid, cell_grid, validate_shape
+from kvd.identity import Keyspace, validate_keyspace
+from kvd.shape import CellGrid, cell_grid
 from kvd.sizing.chunks import Strips, bound_of, coded_strips, exact_bits_of
 from kvd.sizing.models import ModelShape
 from kvd.sizing.tiers import dram_chunks, ssd_chunks
@@ -66,7 +67,7 @@ class Sizes:
 def sizes_of(wish: Wish) -> Sizes:
     """Return all of it; raise INVALID for a shape or a budget that cannot be."""
     shape = wish.shape.block_shape()
-    validate_shape(shape)
+    validate_keyspace(Keyspace("sized", "1", shape, chunk_tokens=wish.chunk_tokens))
     grid = cell_grid(shape, Lane())
     cases = tuple(
         _measured(grid, wish.chunk_tokens, name, bits)

@@ -281,6 +281,12 @@ def _keyspaces() -> dict[str, Entry]:
         "groups": word(0, 0), "layers": word(1, 1025), "rule": word(2, 3), "hit": word(2, 1),
         "tensors": word(4, 3), "role": word(5, 5), "state": word(5, 4), "heads": word(6, 0),
         "width": word(7, 65537), "dtype": word(8, 7),
+        "model": changed(lambda data: data[:8] + bytes(4) + data[16:]),
+        "tokens-none": changed(lambda data: data[:-4] + bytes(4)),
+        "tokens": changed(lambda data: data[:-4] + U32.pack(65_537)),
+        "cell": changed(lambda data: put(
+            data[:-4] + U32.pack(65_536), shape + 4 * 7, U32.pack(65_536)
+        )),
     }  # fmt: skip
     return {f"keyspace-{name}": Entry(7, "plain", spoil, NONE) for name, spoil in whole.items()}
 

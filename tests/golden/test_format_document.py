@@ -167,7 +167,7 @@ def registered(chunk_tokens: int) -> bool:
 def test_bounds():
     said = {row[0]: (int(row[1]), int(row[2])) for row in document.table("| what | least | most |")}
     assert said.pop("length of a string") == (0, int(LENGTH_MASK))
-    assert said.pop("cells of a strip") == (1, limits.Limits().cells_per_strip_max)
+    assert said.pop("cells of a strip") == (1, limits.CELLS_PER_STRIP_MAX)
     least, most = said.pop("tokens of a chunk")
     assert [registered(count) for count in (least - 1, least, most, most + 1)] == [
         False, True, True, False,

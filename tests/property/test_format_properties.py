@@ -4,13 +4,14 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kvd.errors import KvdError
 from kvd.format.keyspaces import pack_keyspace, parse_keyspace
 from kvd.format.page import Refused
 from kvd.format.records import Meta, pack_meta, parse_meta
 from kvd.format.rows import empty_rows, lane_of, parse_rows, put_lane, seal_rows, sound_rows
 from kvd.format.segment import SegmentHead, pack_segment_head, parse_segment_head
 from kvd.format.superblock import Superblock, pack_superblock, parse_superblock
-from kvd.identity import Keyspace, digest_of_keyspace_bytes
+from kvd.identity import Keyspace, digest_of_keyspace_bytes, validate_keyspace
 from kvd.limits import PAGE_BYTES
 from kvd.shape import BlockShape, KvGroup, TensorShape
 from kvd.types import Dtype, Lane, Part, PlaneClass, Role, Shard, ShardScheme
@@ -33,12 +34,23 @@ tensors = st.builds(
 groups = st.builds(
     KvGroup, st.integers(1, 1024), st.lists(tensors, min_size=1, max_size=8).map(tuple)
 )
+texts, names = st.text(), st.text(min_size=1)
 keyspaces = st.builds(
-    Keyspace, st.text(), st.text(), st.lists(groups, min_size=1, max_size=4).map(
+    Keyspace, names, names, st.lists(groups, min_size=1, max_size=4).map(
         lambda found: BlockShape(tuple(found))
     ),
-    st.text(), st.text(), st.text(), st.text(), st.text(), st.integers(0, 2**32 - 1),
+    texts, names, names, texts, texts, st.integers(1, 2**16) | st.integers(0, 2**32 - 1),
 )  # fmt: skip
+
+
+def is_valid(keyspace: Keyspace) -> bool:
+    try:
+        validate_keyspace(keyspace)
+    except KvdError:
+        return False
+    return True
+
+
 shards = st.integers(1, 0xFFFF).flatmap(
     lambda count: st.builds(
         Shard, st.sampled_from((ShardScheme.HEADS, ShardScheme.LAYERS)),
@@ -89,7 +101,10 @@ def test_pages_and_meta_survive_and_damage_is_refused(data):
 @settings(max_examples=200)
 def test_keyspaces_survive_and_damage_is_refused(keyspace, tenant, data):
     digest, packed = pack_keyspace(keyspace, tenant)
-    assert parse_keyspace(digest, packed) == (keyspace, tenant)
+    if is_valid(keyspace):
+        assert parse_keyspace(digest, packed) == (keyspace, tenant)
+    else:
+        assert isinstance(parse_keyspace(digest, packed), Refused)
     wrong = damage(packed, data.draw)
     if wrong != packed:
         assert isinstance(parse_keyspace(digest, wrong), Refused)

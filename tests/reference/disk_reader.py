@@ -203,7 +203,13 @@ def parse_keyspace(key: bytes, data: bytes) -> dict:
     names = "tenant model weight_revision tokenizer chain layout rope adapter"
     found = dict(zip(names.split(), texts, strict=True))
     found["shape"] = parse_shape(fields[3])
-    return found | {"chunk_tokens": int.from_bytes(fields[9], "little")}
+    must(all(found[name] for name in ("model", "weight_revision", "chain", "layout")), "empty")
+    tokens = int.from_bytes(fields[9], "little")
+    must(1 <= tokens <= 65536, "tokens")
+    for tensor in (each for group in found["shape"] for each in group["tensors"]):
+        size = tokens * tensor["width"] * decoder.BYTES_OF_DTYPE[tensor["dtype"]]
+        must(size < 1 << 28, "cell")
+    return found | {"chunk_tokens": tokens}
 
 
 def parse_shape(data: bytes) -> list[dict]:

@@ -80,6 +80,11 @@ def test_numbers_of_another_model(size):
         (("llama-3.1-8b", "--tokens", "63"), ("--tokens is 63", "64")),
         (("llama-3.1-8b", "--chunk-tokens", "0"), ("--chunk-tokens is 0", "4096")),
         (("llama-3.1-8b", "--data-directories", "256"), ("256", "255")),
+        (
+            ("--layers=2", "--kv-heads=8", "--width=65536", "--chunk-tokens=4096"),
+            ("536870912 bytes", "268435455", "chunk_tokens"),
+        ),
+        (("--layers=1024", "--kv-heads=1024", "--width=64"), ("2097152 cells", "1048576")),
     ],
     ids=lambda value: " ".join(value) if value and value[0].startswith(("-", "l")) else "",
 )
