@@ -5,6 +5,7 @@ A keyspace names settings, adapters and weights. What cannot be named is found a
 
 import hashlib
 import json
+import operator
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
@@ -12,6 +13,7 @@ import numpy as np
 import torch
 from torch.nn.modules import module as torch_module
 
+from kvd.engines.hf_parts import PLAIN, parts
 from kvd.engines.hf_routine import routine, trial
 from kvd.errors import ErrorKind, KvdError
 from kvd.identity import Keyspace
@@ -46,7 +48,7 @@ _ONLOOKERS = "transformers.utils.output_capturing"
 
 
 class Sight(NamedTuple):
-    """What `Watch.look` saw: equal weights and settings mean the same KV.
+    """What `Watch.look` saw: equal weights, settings and parts mean the same KV.
 
     `training` says that of the whole model; `strange` is a module whose forward somebody changed,
     or one that alone is in training mode.
@@ -54,6 +56,7 @@ class Sight(NamedTuple):
 
     weights: tuple[int | bytes, ...]
     settings: tuple[str, ...]
+    parts: tuple[Any, ...]
     training: bool
     strange: torch.nn.Module | None
 
@@ -63,12 +66,17 @@ class Watch:
 
     Of each tensor where it lies, how often it was written to, and some values: writes through
     `.data` are not counted by torch, and one that misses all SAMPLES of a tensor is not seen.
+    Of each module the plain entries and its class's forward; not what is inside of other entries.
     """
 
     def __init__(self, model: Any) -> None:
         self._model = model
         # By id, of which a tensor kept here has one: its address, and its samples in place.
         self._samples: dict[int, tuple[torch.Tensor, int, np.ndarray]] = {}
+        # All entries of modules and configuration, held so that an address means the same object,
+        # and the plain ones among them: to filter costs more than to see that none changed.
+        self._entries: list[Any] = []
+        self._plain: tuple[Any, ...] = ()
 
     def look(self) -> Sight:
         """Return what changes with the model's KV."""
@@ -76,8 +84,11 @@ class Watch:
         weights: list[int | bytes] = []
         model, before, adapters = self._model, self._samples, []
         self._samples = {}
+        entries, kinds = list(vars(model.config.get_text_config()).values()), {}
         strange = model if _hooked_everywhere() else None
         for module in _modules(model):
+            entries += module.__dict__.values()
+            kinds[type(module)] = None
             if (
                 module.training != model.training
                 or module._forward_hooks
@@ -90,7 +101,16 @@ class Watch:
             for tensor in (*module._parameters.values(), *module._buffers.values()):
                 if tensor is not None:
                     weights += self._stamp(tensor, before.get(id(tensor)))
-        return Sight(tuple(weights), (*routine(model), *adapters), model.training, strange)
+        seen = (*self._plain_of(entries), *(kind.forward for kind in kinds))
+        settings = (*routine(model), *adapters)
+        return Sight(tuple(weights), settings, seen, model.training, strange)
+
+    def _plain_of(self, entries: list[Any]) -> tuple[Any, ...]:
+        same = len(entries) == len(self._entries)
+        if not same or not all(map(operator.is_, entries, self._entries)):
+            self._entries = entries
+            self._plain = tuple(entry for entry in entries if type(entry) in PLAIN)
+        return self._plain
 
     def _stamp(
         self, tensor: torch.Tensor, known: tuple[torch.Tensor, int, np.ndarray] | None
@@ -141,7 +161,8 @@ def keyspace(
 def settings_digest(model: Any) -> str:
     """Return a digest of what else than weights changes the KV: the whole configuration but what
     is listed above, adapters with their settings, states and weights, which no revision names,
-    buffers that are not saved with the weights (rotary frequencies), and how this process computes.
+    buffers that are not saved with the weights (rotary frequencies), numbers and code of modules,
+    and how this process computes.
     """
     config = model.config.get_text_config().to_dict()
     counted = {
@@ -156,7 +177,7 @@ def settings_digest(model: Any) -> str:
     saved = model.state_dict()
     buffers = {name: buffer for name, buffer in model.named_buffers() if name not in saved}
     buffers |= _adapter_tensors(model)
-    text = _json([counted, adapters, _settings(model), _digest_of(buffers)])
+    text = _json([counted, adapters, _settings(model), _digest_of(buffers), parts(model)])
     return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
 
