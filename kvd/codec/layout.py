@@ -34,7 +34,7 @@ code c in 0..255 with T[c] <= o < T[c + 1], the rank o - T[c], and the rank's wi
 bit_length(T[c + 1] - T[c] - 1). In a constant group the code is 0 and the width 0.
 A reader takes the bin of any c as first(c) = max(ceil(edge(c)), ordinal(lo)) and
 behind(c) = min(max(ceil(edge(c + 1)), ordinal(lo) + 1), ordinal(hi) + 1): the same where
-T[c] < T[c + 1]; besides, codes below the first, and all in a constant group, mean lo with no rank.
+T[c] < T[c + 1]; besides, codes below the first, and any in a constant group not of -0, mean lo.
 
 Plane p_i, i = 7..0: bit i of all codes. Element e is bit e mod 8 (least significant first) of byte
 e div 8. A plane has P = ceil(tokens * width / 8) bytes, unused bits 0; the next follows at once.

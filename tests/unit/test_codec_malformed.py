@@ -174,6 +174,23 @@ def test_codes_beyond_both_ends_and_empty_bins(grouping: Grouping) -> None:
             assert assert_alike(spec, cell, 8)
 
 
+@pytest.mark.parametrize("anchor", [1, 4, 8])
+@pytest.mark.parametrize("lo", [0x8000, 0, 0x3F80, 0xBF80])
+def test_codes_of_constant_groups(lo: int, anchor: int) -> None:
+    """All mean lo, but those whose edge is +0 where lo is -0: their bins are empty."""
+    spec = CellSpec(Dtype.BF16, 16, 16, Grouping.PER_TOKEN, 0, anchor)
+    geometry = cell_geometry(spec)
+    for code in range(256):
+        planes = b"".join(
+            bytes([0xFF * (code >> i & 1)]) * geometry.plane for i in range(7, -1, -1)
+        )
+        metadata = np.array((lo, lo) * geometry.groups, "<u2").tobytes()
+        cut = anchor * geometry.plane
+        strings = (metadata + planes[:cut], planes[cut:], bytes(2 * geometry.blocks))
+        empty = lo == 0x8000 and code >= 2.0 ** (7 - anchor)
+        assert assert_alike(spec, Strings(False, strings), EXACT) != empty, code
+
+
 @pytest.mark.parametrize("grouping", Grouping)
 @pytest.mark.parametrize("dtype", CODED)
 def test_ends_of_no_group(grouping: Grouping, dtype: Dtype) -> None:
