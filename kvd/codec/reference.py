@@ -15,10 +15,11 @@ from kvd.codec.numbers import (
     nearest,
     ordinals,
     patterns,
+    single,
     values,
 )
 
-_EDGES = np.arange(257)
+_EDGES = np.arange(257.0)
 
 
 class MalformedCell(Exception):
@@ -33,18 +34,17 @@ class CellStrings:
 
 @dataclass(frozen=True, slots=True)
 class _Groups:
-    """Per group: ordinals and fp32 values of lo and hi, fp32 h, unclipped ordinals of edges."""
+    """Per group: ordinals and fp32 values of lo and hi, and h."""
 
     first: np.ndarray
     last: np.ndarray
     lo: np.ndarray
     hi: np.ndarray
     step: np.ndarray
-    edges: np.ndarray
 
 
-def _offset(spec: CellSpec) -> np.float32:
-    return np.float32(2.0 ** (7 - spec.anchor_planes))
+def _offset(spec: CellSpec) -> float:
+    return 2.0 ** (7 - spec.anchor_planes)
 
 
 def _group_index(spec: CellSpec) -> np.ndarray:
@@ -64,16 +64,18 @@ def _groups(spec: CellSpec, lo_bits: np.ndarray, hi_bits: np.ndarray) -> _Groups
     if (first > last).any() or ((first == -1) & (last == 0)).any():
         return None
     lo, hi = values(spec.dtype, lo_bits), values(spec.dtype, hi_bits)
-    with np.errstate(over="ignore"):
-        span = hi - lo
+    span = single(hi - lo)
     if not np.isfinite(span).all():
         return None
-    step = span / np.float32(2**spec.anchor_planes - 1) / np.float32(2 ** (8 - spec.anchor_planes))
-    assert step.dtype == np.float32 and ((step > 0) == (first < last)).all()
-    with np.errstate(over="ignore"):
-        edge = lo[:, None] + (_EDGES.astype(np.float32) - _offset(spec))[None, :] * step[:, None]
-    assert edge.dtype == np.float32
-    return _Groups(first, last, lo, hi, step, ceil_ordinals(spec.dtype, edge))
+    step = single(single(span / (2**spec.anchor_planes - 1)) / 2 ** (8 - spec.anchor_planes))
+    assert ((step > 0) == (first < last)).all()
+    return _Groups(first, last, lo, hi, step)
+
+
+def _edges(spec: CellSpec, groups: _Groups) -> np.ndarray:
+    """Return per group the ordinals of its 257 edges, not clipped."""
+    beside = single((_EDGES - _offset(spec))[None, :] * groups.step[:, None])
+    return ceil_ordinals(spec.dtype, single(groups.lo[:, None] + beside))
 
 
 def _statistics(spec: CellSpec, bits: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -89,10 +91,12 @@ def _statistics(spec: CellSpec, bits: np.ndarray) -> tuple[np.ndarray, np.ndarra
     return patterns(lowest), patterns(highest)
 
 
-def _codes(groups: _Groups, index: np.ndarray, ordinal: np.ndarray) -> np.ndarray:
+def _codes(
+    groups: _Groups, edges: np.ndarray, index: np.ndarray, ordinal: np.ndarray
+) -> np.ndarray:
     """Return per element the code c with T[c] <= ordinal < T[c + 1], by bisection."""
     lowest, highest = groups.first[:, None], groups.last[:, None] + 1
-    clipped = np.minimum(np.maximum(groups.edges, lowest), highest)
+    clipped = np.minimum(np.maximum(edges, lowest), highest)
     code = np.zeros(index.shape, np.int32)
     for step in (128, 64, 32, 16, 8, 4, 2, 1):
         reached = clipped[index, code + step] <= ordinal
@@ -100,11 +104,13 @@ def _codes(groups: _Groups, index: np.ndarray, ordinal: np.ndarray) -> np.ndarra
     return np.where((groups.first == groups.last)[index], 0, code)
 
 
-def _bins(groups: _Groups, index: np.ndarray, code: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _bins(
+    groups: _Groups, edges: np.ndarray, index: np.ndarray, code: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
     """Return the ordinals where every element's bin begins and behind its end."""
     lo, hi = groups.first[index], groups.last[index]
-    first = np.maximum(groups.edges[index, code], lo)
-    behind = np.minimum(np.maximum(groups.edges[index, code + 1], lo + 1), hi + 1)
+    first = np.maximum(edges[index, code], lo)
+    behind = np.minimum(np.maximum(edges[index, code + 1], lo + 1), hi + 1)
     return first, behind
 
 
@@ -138,10 +144,10 @@ def encode_cell(spec: CellSpec, cell: np.ndarray) -> CellStrings:
     groups = _groups(spec, *_statistics(spec, cell))
     if groups is None:
         return whole
-    index, ordinal = _group_index(spec), ordinals(cell)
-    code = _codes(groups, index, ordinal)
+    index, ordinal, edges = _group_index(spec), ordinals(cell), _edges(spec, groups)
+    code = _codes(groups, edges, index, ordinal)
     code[: geometry.sinks] = 0
-    first, behind = _bins(groups, index, code)
+    first, behind = _bins(groups, edges, index, code)
     rank, width = ordinal - first, bit_lengths(behind - first - 1)
     rank[: geometry.sinks] = width[: geometry.sinks] = 0
     assert (rank >= 0).all() and (rank >> width == 0).all()
@@ -201,10 +207,9 @@ def _lossy(spec: CellSpec, groups: _Groups, code: np.ndarray, planes: int) -> np
     """Return u16 patterns of what the first `planes` planes know."""
     index = _group_index(spec)
     missing = 8 - planes
-    target = (code >> missing << missing).astype(np.float32) + np.float32(2.0**missing / 2)
+    target = (code >> missing << missing).astype(np.float64) + 2.0**missing / 2
     lo, hi, step = groups.lo[index], groups.hi[index], groups.step[index]
-    with np.errstate(over="ignore"):
-        value = lo + (target - _offset(spec)) * step
+    value = single(lo + single((target - _offset(spec)) * step))
     value = np.where(value < lo, lo, value)
     value = np.where(value > hi, hi, value)
     return nearest(spec.dtype, value)
@@ -213,7 +218,7 @@ def _lossy(spec: CellSpec, groups: _Groups, code: np.ndarray, planes: int) -> np
 def _exactly(spec: CellSpec, groups: _Groups, code: np.ndarray, exact: bytes) -> np.ndarray:
     """Return u16 patterns of all elements, or raise MalformedCell."""
     sinks = cell_geometry(spec).sinks
-    first, behind = _bins(groups, _group_index(spec), code)
+    first, behind = _bins(groups, _edges(spec, groups), _group_index(spec), code)
     _require(bool((first < behind)[sinks:].all()), "code of an empty bin")
     width = bit_lengths(np.maximum(behind - first - 1, 0))
     width[:sinks] = 0

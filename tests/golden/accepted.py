@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from kvd.codec import PROFILE_DEFAULT, CodecProfile, Grouping, RoleCode
-from kvd.codec.numbers import nearest
+from kvd.codec.numbers import nearest, single
 from kvd.shape import BlockShape, HitRule, KvGroup, TensorShape, cell_grid
 from kvd.types import Dtype, Lane, Part, Role, Shard, ShardScheme
 from tests.golden.writer import Chunk, Written, encode_chunk, lay_out, put_code, write_chunk
@@ -67,7 +67,7 @@ def noise(rng: np.random.Generator, tokens: int, width: int, dtype: Dtype = BF16
     spread = 2.0 ** rng.integers(-3, 3, width)
     # Sums of integers: the same on every machine, whatever its numpy makes of a normal.
     sums = rng.integers(-512, 513, (tokens, width, 4)).sum(axis=2) / 1024
-    return nearest(dtype, (mean + spread * sums).astype(np.float32))
+    return nearest(dtype, single(mean + spread * sums))
 
 
 def chunk_of(
