@@ -14,6 +14,14 @@ _log = logging.getLogger("kvd.engines")
 Answer = TypeVar("Answer")
 
 
+def attempt(action: Callable[[], Answer], otherwise: Answer) -> tuple[Answer, Exception | None]:
+    """Return what action returns, or `otherwise` and what it raised."""
+    try:
+        return action(), None
+    except Exception as fault:
+        return otherwise, fault
+
+
 class Border:
     """Counts the faults that were stopped here and logs each kind once."""
 
@@ -22,11 +30,11 @@ class Border:
 
     def call(self, action: Callable[[], Answer], otherwise: Answer) -> Answer:
         """Return what action returns, or `otherwise` when kvd fails in it."""
-        try:
-            return action()
-        except Exception as fault:
+        answer, fault = attempt(action, otherwise)
+        if fault is not None:
             self.note(fault)
-            return otherwise
+        del fault  # Its traceback may hold this frame, and a fetch with it.
+        return answer
 
     def note(self, fault: BaseException) -> None:
         """Count a fault and log it when its kind is new."""

@@ -9,7 +9,7 @@ from typing import Any
 
 from kvd.client import Client, Comparison, Delivery, Space, Stored, compare
 from kvd.clock import NS_PER_S, MonotonicClock
-from kvd.engines.border import Border, GuardedFetch
+from kvd.engines.border import Border, GuardedFetch, attempt
 from kvd.engines.hf_identity import Sight, Watch, keyspace, refuse_strange, weight_revision
 from kvd.engines.hf_model import HfModel
 from kvd.engines.hf_view import HfView
@@ -94,7 +94,7 @@ class HfEngine:
         capacity = -(-capacity_tokens(prompt_tokens, new_tokens) // _CAPACITY_STEP) * _CAPACITY_STEP
         if self._views is None or self._views[0].capacity < capacity:
             self._views = self._engine.view(capacity), self._engine.view(capacity)
-            self._generator = Generator(self._engine, *self._views, clock=self._clock)
+            self._generator = Generator(self._engine, *self._views, attempt, self._clock)
 
     def store(
         self,

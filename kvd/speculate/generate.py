@@ -4,9 +4,10 @@ The tokens are those of the verifying routine without drafts, whatever was found
 """
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from typing import Any
 
 from kvd.clock import Clock, MonotonicClock
 from kvd.speculate.draft import Drafter
@@ -17,6 +18,9 @@ from kvd.speculate.outcome import Choice, Listener, Options, Outcome
 from kvd.speculate.prefix import Prefix
 from kvd.speculate.runner import Runner
 from kvd.speculate.text import Text
+
+# Runs an action; returns its answer, or the other one with what it raised. An engine's border.
+Attempt = Callable[[Callable[[], Any], Any], tuple[Any, Exception | None]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,10 +37,16 @@ class Generator:
     """Generates on two views of an engine, one request at a time."""
 
     def __init__(
-        self, engine: Engine, exact: View, draft: View, clock: Clock | None = None
+        self,
+        engine: Engine,
+        exact: View,
+        draft: View,
+        attempt: Attempt,
+        clock: Clock | None = None,
     ) -> None:
         self._exact = exact
         self._draft = draft
+        self._attempt = attempt
         self._clock = clock or MonotonicClock()
         self._runner = Runner(engine, self._clock)
 
@@ -81,9 +91,21 @@ class Generator:
             return
         with ThreadPoolExecutor(1, "kvd-fill") as pool:
             try:
-                yield _begun(pool, prefix, self._exact, draft)
+                yield self._begun(pool, prefix, draft)
             finally:
                 prefix.release()
+
+    def _begun(self, pool: ThreadPoolExecutor, prefix: Prefix, draft: View | None) -> Future:
+        try:
+            return pool.submit(prefix.fill, self._exact, draft)
+        except RuntimeError:  # What a thread that cannot be started raises.
+            done: Future = Future()
+        _, fault = self._attempt(lambda: prefix.fill(self._exact, draft), None)
+        if fault is None:
+            done.set_result(None)
+        else:
+            done.set_exception(fault)
+        return done
 
     def _first(self, prompt: Sequence[int], prefix: Prefix | None) -> tuple[Choice, int]:
         """Run what the exact prefix lacks, again with less when it proves shorter.
@@ -109,12 +131,3 @@ class Generator:
             text.draft(self._runner.steps(self._exact, text.tokens[-1], count))
         prompt_tokens = len(request.prompt)
         text.commit(self._runner.window(self._exact, prompt_tokens, text.tokens, text.drafts))
-
-
-def _begun(pool: ThreadPoolExecutor, prefix: Prefix, exact: View, draft: View | None) -> Future:
-    try:
-        return pool.submit(prefix.fill, exact, draft)
-    except RuntimeError:  # What a thread that cannot be started raises.
-        done: Future = Future()
-        done.set_result(prefix.fill(exact, draft))
-        return done

@@ -12,6 +12,7 @@ pytest.importorskip("transformers")
 from kvd.client import Delivery  # noqa: E402
 from kvd.engines.hf import HfEngine, Link  # noqa: E402
 from kvd.engines.hf_model import HfModel  # noqa: E402
+from kvd.engines.hf_view import HfView  # noqa: E402
 from kvd.speculate.engine import Engine  # noqa: E402
 from kvd.speculate.grid import WINDOW_TOKENS, capacity_tokens  # noqa: E402
 from kvd.speculate.outcome import Finish, Listener, Options, Outcome  # noqa: E402
@@ -243,13 +244,31 @@ def test_the_deadline_ends_the_waiting_for_a_daemon_that_hangs(stored: Stored) -
     assert found.missing_chunks == 4
 
 
-def test_without_a_thread_to_be_had_the_tokens_are_the_same(stored: Stored, monkeypatch) -> None:
+def without_threads(monkeypatch) -> None:
     def refuse(thread: threading.Thread) -> None:
         raise RuntimeError("can't start new thread")
 
     monkeypatch.setattr(threading.Thread, "start", refuse)
+
+
+def test_without_a_thread_to_be_had_the_tokens_are_the_same(stored: Stored, monkeypatch) -> None:
+    without_threads(monkeypatch)
     found = stored.generate()
     assert found.tokens == stored.reference.tokens and found.exact_chunks == stored.chunks
+
+
+@pytest.mark.parametrize("threads", (True, False))
+def test_a_fault_of_what_fills_the_views_is_named(stored: Stored, monkeypatch, threads) -> None:
+    def fails(*_: object) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr(HfView, "loaded", fails)
+    if not threads:
+        without_threads(monkeypatch)
+    found = stored.generate()
+    assert isinstance(found.fault, MemoryError) and found.missing_chunks == stored.chunks
+    assert found.tokens == stored.reference.tokens
+    assert stored.engine.border.faults == {"MemoryError": 1}
 
 
 def test_control_zeroed_planes_without_verification_change_the_tokens(stored: Stored) -> None:
