@@ -54,6 +54,8 @@ class Arena(Lender, Protocol):
     def slab_descriptor(self, slab: int, *, writable: bool) -> int:
         """Return a descriptor that stays the arena's own, open until the slab is destroyed.
 
+        Raise KeyError without such a slab.
+
         Through a writable one the daemon itself writes; who else does is lent one. The one for
         reading cannot be made writable by a receiver under another uid.
         """

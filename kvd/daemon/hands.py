@@ -6,6 +6,7 @@ end of the session it belongs to.
 
 import logging
 from collections.abc import Callable, Container
+from functools import partial
 
 from kvd.arena.contract import Arena, ControlPage
 from kvd.clock import Clock
@@ -154,10 +155,10 @@ class Hands:
         size_bytes = self._arena.view_slab(slab).nbytes
         if writable:
             with self.lending.lend(session, slab) as descriptor:
-                link.give_slab(slab, size_bytes, descriptor, writable=True)
+                link.give_slab(slab, size_bytes, lambda: descriptor, writable=True)
         else:
-            descriptor = self._arena.slab_descriptor(slab, writable=False)
-            link.give_slab(slab, size_bytes, descriptor, writable=False)
+            find = partial(self._arena.slab_descriptor, slab, writable=False)
+            link.give_slab(slab, size_bytes, find, writable=False)
 
     def _deliver(self, deliver: Deliver) -> None:
         link = self.links.get(deliver.session)

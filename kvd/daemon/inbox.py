@@ -52,8 +52,14 @@ class PieceSink(Protocol):
 class Link(Protocol):
     """One session, as the daemon sees it. Methods raise OSError when the peer cannot be reached."""
 
-    def give_slab(self, slab: int, size_bytes: int, descriptor: int, *, writable: bool) -> None:
-        """Send a descriptor; it is the caller's, and may be closed when this returns."""
+    def give_slab(
+        self, slab: int, size_bytes: int, find: Callable[[], int], *, writable: bool
+    ) -> None:
+        """Send the descriptor that `find` returns, which stays the caller's.
+
+        One for writing may be closed when this returns. One for reading is looked up when it is
+        sent, so that none is held meanwhile; `find` raises KeyError once the slab is destroyed.
+        """
         ...
 
     def notify(self, notice: Notice) -> None: ...

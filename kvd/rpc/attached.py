@@ -79,6 +79,9 @@ class NoSlabs:
     def send(self, message: pb.ToClient, descriptor: int = -1) -> None:
         raise OSError(errno.EOPNOTSUPP, "an attached session has no slab channel")
 
+    def show(self, message: pb.ToClient, find: Callable[[], int]) -> None:
+        self.send(message)
+
     def refuse(self, error: KvdError) -> None:
         self.on_closed()
 

@@ -9,6 +9,7 @@ import os
 import socket
 from collections.abc import Callable
 
+from kvd.clock import NS_PER_S
 from kvd.core.events import SlabDetached
 from kvd.errors import ErrorKind, KvdError
 from kvd.rpc.audit import Audit
@@ -131,7 +132,8 @@ class _Client:
         loop = asyncio.get_running_loop()
         self._door, self.peer = door, peer
         self._session: Session | None = None
-        self._channel = SlabChannel(connection, loop, self._on_message, self._on_closed)
+        patience_s = door.sessions.inbox.limits.lease_ttl_ns / NS_PER_S
+        self._channel = SlabChannel(connection, loop, self._on_message, self._on_closed, patience_s)
         self._timer = loop.call_later(HANDSHAKE_SECONDS, self._channel.close)
         self._channel.start(door.contain)
 
@@ -141,6 +143,7 @@ class _Client:
                 self._begin(message.hello)
             case "slab_detached", Session(id=session):
                 slab = message.slab_detached.slab
+                self._channel.detached(slab)
                 self._door.sessions.inbox.post(SlabDetached(session, slab))
             case kind, _:
                 self._channel.refuse(invalid(f"a message {kind or 'of no kind'} is not due here"))

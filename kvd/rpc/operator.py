@@ -40,7 +40,9 @@ class OperatorLink:
         self.has_ended = True
         self.close(KvdError(ErrorKind.UNAVAILABLE, "the daemon has stopped"))
 
-    def give_slab(self, slab: int, size_bytes: int, descriptor: int, *, writable: bool) -> None:
+    def give_slab(
+        self, slab: int, size_bytes: int, find: Callable[[], int], *, writable: bool
+    ) -> None:
         raise AssertionError("an operator has no slabs")
 
     def notify(self, notice: Notice) -> None:

@@ -52,6 +52,8 @@ class Channel(Protocol):
 
     def send(self, message: pb.ToClient, descriptor: int = -1) -> None: ...
 
+    def show(self, message: pb.ToClient, find: Callable[[], int]) -> None: ...
+
     def refuse(self, error: KvdError) -> None: ...
 
     def is_flushed(self) -> bool: ...
@@ -151,9 +153,14 @@ class Session:
 
     # ---- the daemon's link ----
 
-    def give_slab(self, slab: int, size_bytes: int, descriptor: int, *, writable: bool) -> None:
+    def give_slab(
+        self, slab: int, size_bytes: int, find: Callable[[], int], *, writable: bool
+    ) -> None:
         given = pb.SlabGiven(slab=slab, size=size_bytes, writable=writable)
-        self._channel.send(pb.ToClient(slab_given=given), descriptor)
+        if writable:
+            self._channel.send(pb.ToClient(slab_given=given), find())
+        else:
+            self._channel.show(pb.ToClient(slab_given=given), find)
 
     def notify(self, notice: Notice) -> None:
         match notice:
