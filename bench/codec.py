@@ -28,13 +28,13 @@ from kvd.codec import (
 )
 from kvd.limits import MIB, PAGE_BYTES
 from kvd.shape import BlockShape, CellGrid, cell_grid
+from kvd.table import padded, table_bytes
 from kvd.types import Dtype, Lane
 
 TOKENS, WIDTH = 64, 64
 SPEED_BYTES = 256 * MIB
 TEXTS = Path(__file__).parent / "texts"
 SEEN, SCORED = 3072, 256
-TABLE_ENTRY_BYTES = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,7 +227,7 @@ def _through_the_codec(bits: np.ndarray, planes: tuple[int, ...]) -> tuple[int, 
     """Code real KV chunk by chunk; return the bytes of its strips, and it as read by planes."""
     _, layer_count, heads, tokens, width = bits.shape
     grid = cell_grid(BlockShape.of_attention(layer_count, heads, width, Dtype.BF16), Lane())
-    table = TABLE_ENTRY_BYTES * grid.cell_count
+    table = table_bytes(grid.cell_count)
     read = {k: np.zeros_like(bits) for k in planes}
     total = 0
     for chunk in range(tokens // TOKENS):
@@ -236,7 +236,7 @@ def _through_the_codec(bits: np.ndarray, planes: tuple[int, ...]) -> tuple[int, 
         strides = np.full(grid.cell_count, width, np.int64)
         sources = _chunk_addresses(bits, grid, chunk)
         encoded = encode_cells(specs, spec_index, sources, strides, out, (table,) * 3)
-        total += sum(-(-int(end) // PAGE_BYTES) * PAGE_BYTES for end in encoded.ends)
+        total += sum(padded(int(end)) for end in encoded.ends)
         places = [encoded.offsets[c] + np.uint64(out[c].ctypes.data) for c in range(3)]
         cells = CellColumns(spec_index, *places, encoded.lengths, encoded.raw)
         for k, target in read.items():

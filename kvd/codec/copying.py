@@ -14,10 +14,7 @@ from kvd.codec.backends import REFERENCE, backend
 from kvd.codec.batch import checksum_cells
 from kvd.codec.native import LIBRARY_NAME
 from kvd.limits import PAGE_BYTES
-
-# Of the table at the head of a strip, as kvd.format.strip has it; the rooms do not know each other.
-_ENTRY = np.dtype([("offset", "<u4"), ("length", "<u4"), ("checksum", "<u8")])
-_LENGTH_MASK = np.uint32((1 << 28) - 1)
+from kvd.table import LENGTH_MASK, TABLE_ENTRY, table_bytes
 
 
 @lru_cache(maxsize=1)
@@ -44,7 +41,7 @@ def copy_strips(
         assert column.dtype == np.uint64 and column.shape == sizes.shape, column
         assert column.flags.c_contiguous
     assert not ((targets | sizes) % np.uint64(PAGE_BYTES)).any()
-    assert cell_count > 0 and (sizes >= cell_count * _ENTRY.itemsize).all()
+    assert cell_count > 0 and (sizes >= table_bytes(cell_count)).all()
     kernel = _kernel()
     if kernel is None or backend() == REFERENCE.name:
         _copy_apart(sources.tolist(), targets.tolist(), sizes.tolist(), cell_count)
@@ -57,7 +54,7 @@ def _copy_apart(sources: list[int], targets: list[int], sizes: list[int], cells:
     for source, target, size in zip(sources, targets, sizes, strict=True):
         memory = (ctypes.c_uint8 * size).from_address(source)
         strip = np.frombuffer(memory, np.uint8)
-        table = strip[: cells * _ENTRY.itemsize].view(_ENTRY)
-        lengths = np.ascontiguousarray(table["length"] & _LENGTH_MASK)
+        table = strip[: table_bytes(cells)].view(TABLE_ENTRY)
+        lengths = np.ascontiguousarray(table["length"] & LENGTH_MASK)
         table["checksum"] = checksum_cells(strip, np.ascontiguousarray(table["offset"]), lengths)
         ctypes.memmove(target, source, size)

@@ -21,9 +21,8 @@ from kvd.codec.layout import (
 from kvd.errors import ErrorKind, KvdError
 from kvd.limits import PAGE_BYTES
 from kvd.shape import CellGrid
+from kvd.table import padded, table_bytes
 from kvd.types import CLASS_COUNT, Role
-
-TABLE_ENTRY_BYTES = 16  # Of a strip's table, per cell.
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,14 +103,10 @@ def cell_specs(profile: CodecProfile, grid: CellGrid, tokens: int, first_chunk: 
     return GridSpecs(tuple(specs), spec_index)
 
 
-def _padded(size: int) -> int:
-    return -(-size // PAGE_BYTES) * PAGE_BYTES
-
-
 @lru_cache(maxsize=256)
 def strip_bytes_max(grid: CellGrid, tokens: int, profile: CodecProfile) -> tuple[int, int, int]:
     """Return the largest anchor, residual and exact strip of a chunk, each on its own."""
-    table = TABLE_ENTRY_BYTES * grid.cell_count
+    table = table_bytes(grid.cell_count)
     largest = [0, 0, 0]
     for first_chunk in (False, True):
         specs, spec_index = cell_specs(profile, grid, tokens, first_chunk)
@@ -121,7 +116,7 @@ def strip_bytes_max(grid: CellGrid, tokens: int, profile: CodecProfile) -> tuple
                 count * cell_aligned(cell_bytes_max(spec)[index])
                 for spec, count in zip(specs, counts, strict=True)
             )
-            largest[index] = max(largest[index], _padded(table + cells))
+            largest[index] = max(largest[index], padded(table + cells))
     return largest[0], largest[1], largest[2]
 
 
@@ -140,5 +135,5 @@ def chunk_bytes_max(grid: CellGrid, tokens: int, profile: CodecProfile) -> int:
         )
         largest = max(largest, cells)
     # Each strip is padded apart: at most a page less one byte three times, in whole pages.
-    total = largest + CLASS_COUNT * (TABLE_ENTRY_BYTES * grid.cell_count + PAGE_BYTES - 1)
+    total = largest + CLASS_COUNT * (table_bytes(grid.cell_count) + PAGE_BYTES - 1)
     return min(total // PAGE_BYTES * PAGE_BYTES, sum(strip_bytes_max(grid, tokens, profile)))

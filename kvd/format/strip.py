@@ -2,22 +2,19 @@
 
 import numpy as np
 
-from kvd.limits import CELL_ALIGN_BYTES, PAGE_BYTES, STRIP_BYTES_MAX
+from kvd.limits import CELL_ALIGN_BYTES, STRIP_BYTES_MAX
+from kvd.table import LENGTH_MASK, RAW_FLAG, TABLE_ENTRY, padded, table_bytes
 
-RAW_FLAG = np.uint32(1 << 31)
-LENGTH_MASK = np.uint32((1 << 28) - 1)
-TABLE_ENTRY = np.dtype([("offset", "<u4"), ("length", "<u4"), ("checksum", "<u8")])
-assert TABLE_ENTRY.itemsize == 16
-
-
-def table_bytes(cell_count: int) -> int:
-    """Return the size of a table; cells start behind it."""
-    return cell_count * TABLE_ENTRY.itemsize
-
-
-def padded(size: int) -> int:
-    """Round up to whole pages."""
-    return -(-size // PAGE_BYTES) * PAGE_BYTES
+__all__ = [
+    "LENGTH_MASK",
+    "RAW_FLAG",
+    "TABLE_ENTRY",
+    "pack_table",
+    "padded",
+    "parse_table",
+    "sound_tables",
+    "table_bytes",
+]
 
 
 def pack_table(

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 import xxhash
 
-from kvd import limits
+from kvd import limits, table
 from kvd.checksum import strip_root
-from kvd.codec import EXACT, PROFILES, layout, profile
+from kvd.codec import EXACT, PROFILES, layout
 from kvd.codec.layout import GROUP_DEFAULT, Grouping
 from kvd.core.events import KeyspaceWanted
 from kvd.core.keyspaces import on_keyspace
@@ -41,7 +41,7 @@ def structure(rows: list[list[str]]) -> struct.Struct:
 
 
 def test_constants():
-    known = {**vars(limits), **vars(layout), **vars(profile)}
+    known = {**vars(limits), **vars(layout), **vars(table)}
     for name, value, _ in document.table("| constant | value | meaning |"):
         assert known[name] == int(value), name
 
