@@ -3,6 +3,8 @@
 The adapter only adapts: grid, drafts and verification are `kvd.speculate`'s, bytes the client's.
 """
 
+import contextlib
+import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -26,11 +28,21 @@ _CAPACITY_STEP = 256  # Views grow by whole steps, so that prompts of like lengt
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """How a prefix comes: mapped, or as bytes, the latter paced when `rate_bits` is not 0."""
+    """How a prefix comes: mapped, or as bytes, the latter paced when `rate_bits` is not 0.
+
+    Raise INVALID for a deadline that nobody can wait for: not above 0, or without an end.
+    """
 
     delivery: Delivery = Delivery.MAP
     rate_bits: int = 0
     deadline_s: float = 10.0
+
+    def __post_init__(self) -> None:
+        if not 0 < self.deadline_s <= threading.TIMEOUT_MAX:
+            most = f"at most {threading.TIMEOUT_MAX:.0f}"
+            raise KvdError(
+                ErrorKind.INVALID, f"deadline_s is {self.deadline_s}, it must be above 0 and {most}"
+            )
 
 
 class Prefill(list[list[Any]]):
@@ -242,14 +254,17 @@ class HfEngine:
             rate_bits=link.rate_bits,
             deadline_s=link.deadline_s,
         )
-        if not any(fetch.counts):
-            fetch.release()
-            return None
-        deadline_ns = self._clock.now_ns() + int(link.deadline_s * NS_PER_S)
-        guarded = GuardedFetch(fetch, self.border)
-        gradual = fetch.delivered_bytes < sum(fetch.class_bytes)
-        layers = self._engine.layers
-        return Prefix(guarded, layers, self._clock, deadline_ns, gradual=gradual)
+        with contextlib.ExitStack() as unused:
+            unused.callback(fetch.release)
+            if not any(fetch.counts):
+                return None
+            deadline_ns = self._clock.now_ns() + int(link.deadline_s * NS_PER_S)
+            guarded = GuardedFetch(fetch, self.border)
+            gradual = fetch.delivered_bytes < sum(fetch.class_bytes)
+            layers = self._engine.layers
+            prefix = Prefix(guarded, layers, self._clock, deadline_ns, gradual=gradual)
+            unused.pop_all()
+        return prefix
 
 
 def _compared(space: Space, tokens: list[int], tensors: list[list[Any]]) -> Comparison | None:

@@ -13,6 +13,7 @@ from kvd.client import Delivery  # noqa: E402
 from kvd.engines.hf import HfEngine, Link  # noqa: E402
 from kvd.engines.hf_model import HfModel  # noqa: E402
 from kvd.engines.hf_view import HfView  # noqa: E402
+from kvd.errors import ErrorKind, KvdError  # noqa: E402
 from kvd.speculate.engine import Engine  # noqa: E402
 from kvd.speculate.grid import WINDOW_TOKENS, capacity_tokens  # noqa: E402
 from kvd.speculate.outcome import Finish, Listener, Options, Outcome  # noqa: E402
@@ -242,6 +243,21 @@ def test_the_deadline_ends_the_waiting_for_a_daemon_that_hangs(stored: Stored) -
     found = stored.engine.generate(stored.prompt, Options(NEW_TOKENS), link)
     assert found.tokens == stored.reference.tokens
     assert found.missing_chunks == 4
+
+
+@pytest.mark.parametrize("counts", ((1, 2, 2), (2, 1, 3)))
+def test_a_fetch_that_makes_no_prefix_is_released(stored: Stored, counts) -> None:
+    stored.client.script = Script(counts_max=counts)
+    found = stored.generate()  # Which looks whether all are released.
+    assert found.tokens == stored.reference.tokens and found.missing_chunks == stored.chunks
+    assert stored.engine.border.faults == {"AssertionError": 1}
+
+
+@pytest.mark.parametrize("seconds", (0.0, -1.0, float("nan"), float("inf"), 1e300))
+def test_a_deadline_that_nobody_can_wait_for_is_refused(seconds: float) -> None:
+    with pytest.raises(KvdError, match="deadline_s is .* must be above 0") as caught:
+        Link(deadline_s=seconds)
+    assert caught.value.kind == ErrorKind.INVALID
 
 
 def without_threads(monkeypatch) -> None:
