@@ -60,7 +60,7 @@ class Told:
     steady: bool = False  # One daemon was there all the time.
     why: list[str] = field(default_factory=list)
     corrupt: int = 0  # Chunks whose checksums failed, of this process so far.
-    blocks: int = 0  # That the interpreter has allocated.
+    blocks: int = 0  # That the interpreter has allocated; 0: another request was under way.
 
 
 class Requests:
@@ -70,6 +70,7 @@ class Requests:
         self._client, self._replay, self._begin_s = client, replay, begin_s
         traces = set(replay.trace.tolist())
         self._spaces = {trace: client.keyspace(content.keyspace_of(trace)) for trace in traces}
+        self._at_work: set[int] = set()  # Changed by whole operations, so no lock.
 
     def due_in_s(self, number: int) -> float:
         """Return how long it is until a request is due."""
@@ -86,6 +87,7 @@ class Requests:
         told = Told(number, len(blocks), begin_s=time.monotonic())
         told.late_s = -self.due_in_s(number)
         told.skipped = told.late_s > LATE_S_MAX
+        self._at_work.add(number)
         if not told.skipped:
             before = self._client.status()
             self._carry_out(told, int(replay.trace[number]), blocks)
@@ -93,7 +95,9 @@ class Requests:
             told.steady = before.connected and after.connected and before.epoch == after.epoch
             told.corrupt = after.counters.checksum_failures
         told.end_s = time.monotonic()
-        told.blocks = sys.getallocatedblocks()
+        if self._at_work == {number}:
+            told.blocks = sys.getallocatedblocks()
+        self._at_work.discard(number)
         return told
 
     def _carry_out(self, told: Told, trace: int, blocks: np.ndarray) -> None:

@@ -109,7 +109,7 @@ class Member:
             apart = told["end_s"] < self._stopped_at or told["begin_s"] > self._resumed_at
             self._tally.take(told, undisturbed=apart or not self._stopped_at)
             self.corrupt = max(self.corrupt, told["corrupt"])
-            self.blocks = told["blocks"]
+            self.blocks = told["blocks"] or self.blocks
 
 
 class Fleet:

@@ -34,6 +34,8 @@ class Gauge:
     why: str = ""
     life_s: float = LIFE_SECONDS_MIN  # Of a series that is judged, at least.
     fills: bool = False  # With the tiers: not judged in a life that began before they were full.
+    # Of a life whose largest request comes first: what that took may be taken again.
+    warmed: bool = False
 
     def allowance(self, early: float) -> float:
         return self.least + self.part * abs(early)
@@ -66,8 +68,16 @@ NODE = (
     Gauge("descriptors kept over restarts", "", 0, 0.05),
 )
 CLIENT = (
-    Gauge("private memory", "B", 48 * MIB, 0.0, "buffers of large requests", FILLED_SECONDS_MIN),
-    Gauge("blocks of memory", "", 10_000, why="requests at hand"),
+    Gauge(
+        "private memory",
+        "B",
+        48 * MIB,
+        0.0,
+        "buffers of large requests",
+        FILLED_SECONDS_MIN,
+        warmed=True,
+    ),  # fmt: skip
+    Gauge("blocks of memory", "", 10_000, why="parts of requests that end later"),
     Gauge("descriptors", "", 6, why="slabs met so far"),
     Gauge("threads", "", 2),
     Gauge("mappings of slabs", "", SLABS_MOST, why="slabs met so far"),
@@ -99,11 +109,13 @@ def judge(gauge: Gauge, of: str, series: Series) -> Verdict | None:
         low, high = begin + span * (sixth - 1) / 6, begin + span * sixth / 6
         return [value for age, value in series if low <= age <= high]
 
-    early, late = values_of(2), values_of(6)
+    early, late = values_of(2), statistics.median(values_of(6))
     if not early:  # The sampler hung; the last sixth has the last sample at least.
         return None
-    shown = tuple(value for _, value in series)
-    return Verdict(gauge, of, statistics.median(early), statistics.median(late), shown)
+    known = statistics.median(early)
+    if gauge.warmed:
+        known = max(known, *values_of(1))
+    return Verdict(gauge, of, known, late, tuple(value for _, value in series))
 
 
 def judge_lives(gauge: Gauge, of: str, lives: Iterable[Series]) -> Verdict | None:

@@ -2,6 +2,7 @@
 
 import json
 import random
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -53,6 +54,15 @@ def test_noise_and_warm_up_and_what_falls_are_no_leaks():
     falling = sampled(lambda age: 5000 - age)
     for series in (noise, warm_up, peaks, falling):
         assert not judge(GAUGE, "daemon 1", series).leaks
+
+
+def test_what_the_largest_request_took_at_first_may_be_taken_again():
+    warmed = replace(GAUGE, warmed=True)
+    back = sampled(lambda age: 2000 if age < 60 else 1000 + 2 * age)
+    beyond = sampled(lambda age: 2000 if age < 60 else 1000 + 3 * age)
+    assert judge(GAUGE, "client 0", back).leaks
+    assert not judge(warmed, "client 0", back).leaks
+    assert judge(warmed, "client 0", beyond).leaks
 
 
 def test_a_leak_under_noise_is_seen():
