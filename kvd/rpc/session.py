@@ -111,11 +111,14 @@ class Session:
     def ask(self, waiter: Waiter, make_wish: Callable[[Asker], Event]) -> int:
         """Post a wish and return its number; its answer may come before that.
 
-        Raise KvdError for a wish that cannot be meant, or one too many.
+        Raise KvdError for a wish that cannot be meant, one too many, or of a session that ended
+        while it was on its way: nobody would answer it (I10).
         """
         limits = self._inbox.limits
         request, now_ns = self._inbox.next_request(), self._inbox.now_ns()
         with self._inbox.observer.refusing(self.tenant):
+            if self._ended:
+                raise KvdError(ErrorKind.LOST, "the session has ended")
             wish = make_wish(Asker(request, self.id, now_ns, limits))
             many = len(self._waiters) >= limits.requests_per_session_max
             if many and not isinstance(wish, _AT_ONCE):

@@ -104,6 +104,36 @@ def test_messages_on_their_way_are_bounded_in_number_and_time(channel, silent, m
     assert error.code() == grpc.StatusCode.ABORTED, "there is room again"
 
 
+@pytest.mark.parametrize("method", ["Renew", "Lookup", "Fetch"])
+def test_a_call_whose_session_ends_before_its_message_came_is_answered(
+    channel, monkeypatch, method
+):
+    reading, come = threading.Event(), threading.Event()
+    read = grpc_reading.Reading.message
+
+    async def noted(*arguments):
+        reading.set()
+        return await read(*arguments)
+
+    def messages():
+        assert come.wait(DEADLINE_S)
+        yield getattr(pb, f"{method}Request")().SerializeToString()
+
+    def has_ended() -> bool:
+        error = refusal(lambda: session.stub.Renew(pb.RenewRequest(), **session.credentials))
+        return error.code() == grpc.StatusCode.UNAUTHENTICATED
+
+    session = Attached(channel, A_TOKEN)
+    monkeypatch.setattr(grpc_reading.Reading, "message", noted)
+    call = begin(channel, KVD + method, messages(), session.welcome.token)
+    assert reading.wait(DEADLINE_S)
+    session.call.cancel()
+    until(has_ended, "the session ends with its call")
+    come.set()
+    error = refusal(lambda: list(call))
+    assert error.code() == grpc.StatusCode.ABORTED and "session" in error.details()
+
+
 # ---- connections ----
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
