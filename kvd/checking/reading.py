@@ -83,18 +83,21 @@ class _Reader:
             os.close(descriptor)
 
     def _groups(self, wanted: np.ndarray) -> Iterator[np.ndarray]:
-        """Yield neighbours that fit the buffer together; a larger strip comes alone."""
+        """Yield neighbours that fit the buffer together; a larger strip comes alone.
+
+        One may lie inside of another, as what shares pages is read too.
+        """
         begins, ends = self._begins[wanted].tolist(), self._ends[wanted].tolist()
-        first = 0
+        first, reach = 0, ends[0]
         for at in range(1, len(wanted)):
-            gap = begins[at] - ends[at - 1]
-            if ends[at] - begins[first] > BUFFER_BYTES or gap > _GAP_BYTES_MAX:
+            gap, reach = begins[at] - reach, max(reach, ends[at])
+            if reach - begins[first] > BUFFER_BYTES or gap > _GAP_BYTES_MAX:
                 yield wanted[first:at]
-                first = at
+                first, reach = at, ends[at]
         yield wanted[first:]
 
     def _read_group(self, descriptor: int, group: np.ndarray, buffer: "_Buffer") -> None:
-        begin, end = int(self._begins[group[0]]), int(self._ends[group[-1]])
+        begin, end = int(self._begins[group[0]]), int(self._ends[group].max())
         try:
             if end - begin > BUFFER_BYTES:
                 cells = self._check_large(descriptor, int(group[0]), buffer)

@@ -130,6 +130,18 @@ def test_places_that_cannot_be(tmp_path, check, columns, said):
     assert not {3, 4, 5} & left.keys()
 
 
+@pytest.mark.parametrize("inside", [0, 1, 2])
+def test_a_strip_inside_of_the_last_one_costs_it_no_bytes(tmp_path, check, inside):
+    made = make_set(tmp_path)
+    outer, inner = made.placed[8, 0], made.placed[9, 0]
+    assert outer.path == inner.path and (outer.pages, inner.pages) == (3, 1)
+    pages = made.rows["page"][9].copy()
+    pages[0] = outer.page + inside
+    change_catalog(made, Changes(rows=changed_row(made, 9, page=pages)))
+    of_outer = [f["what"] for f in check.json(made.paths).findings if "1008)" in f["what"]]
+    assert [what.split(") ")[1] for what in of_outer] == ["shares pages with another one"]
+
+
 def test_strips_in_a_free_segment_can_be_written_over(tmp_path, check):
     made = make_set(tmp_path)
     path = made.placed[9, 1].path
