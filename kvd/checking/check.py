@@ -15,17 +15,24 @@ from kvd.catalog.contract import Contents
 from kvd.checking.accounts import DirectoryAccount, SegmentAccounts, account, account_segments
 from kvd.checking.believing import load
 from kvd.checking.chains import settled
-from kvd.checking.files import look_at_canary, look_at_remains, look_at_segments
+from kvd.checking.files import (
+    UNREAD_REMEDY,
+    answers,
+    look_at_canary,
+    look_at_remains,
+    look_at_segments,
+)
 from kvd.checking.findings import Findings, Kind
-from kvd.checking.holdings import Holdings, holdings_of
+from kvd.checking.holdings import holdings_of
 from kvd.checking.opening import open_set
 from kvd.checking.plan import Plan
-from kvd.checking.reading import read_strips
+from kvd.checking.reading import Places, read_strips
 from kvd.checking.repair import repair
 from kvd.checking.rows import Words, check_rows, record_of
 from kvd.checking.verifying import Verdict, Verdicts
 from kvd.disk.directories import DataDirectory, arrange, home_of
 from kvd.disk.heads import segment_path
+from kvd.errors import ErrorKind, KvdError
 from kvd.limits import PAGE_BYTES
 
 # What is being done, how much of it is done, and of how much; 0 of 0 where that is not known.
@@ -49,6 +56,11 @@ class Report:
     verdicts: Verdicts | None = None
     kept: np.ndarray = field(default_factory=lambda: np.empty(0, np.uint8))
     repaired: bool = False
+
+    @property
+    def unread(self) -> int:
+        """Return how many strips could not be read, of which nothing is known."""
+        return int((self.verdicts.kinds == Verdict.UNREAD).sum()) if self.verdicts else 0
 
     @property
     def dropped(self) -> int:
@@ -120,7 +132,7 @@ def _check_contents(report: Report, contents: Contents, wish: Wish, told: Told, 
     pages = np.where(seen.sound, seen.pages, 0)
     parents, plan.generation = check_rows(contents, pages, words)
     if not wish.quick:
-        report.verdicts = _read(holdings, words, told)
+        report.verdicts = _read(report, words, wish, told)
     report.kept = settled(holdings.kept, parents)
     good = holdings.strips.classes < report.kept[holdings.strips.rows]
     size = report.directories[0].superblock.segment_bytes
@@ -128,11 +140,28 @@ def _check_contents(report: Report, contents: Contents, wish: Wish, told: Told, 
     report.accounts = account_segments(records, sizes, holdings.strips, good)
 
 
-def _read(holdings: Holdings, words: Words, told: Told) -> Verdicts:
-    verdicts = read_strips(holdings, words.path_of, lambda done, of: told("strips", done, of))
+def _read(report: Report, words: Words, wish: Wish, told: Told) -> Verdicts:
+    """Read all strips; raise UNAVAILABLE before a repair for one that cannot be read.
+
+    It is dropped only when its medium has lost it: all else says nothing of what is in it.
+    """
+    holdings, directories = words.holdings, words.holdings.strips.directories
+    places = Places(
+        words.path_of, lambda s: answers(report.directories[directories[s]]), wish.repair
+    )
+    verdicts = read_strips(holdings, places, lambda done, of: told("strips", done, of))
     details, cells = verdicts.details, holdings.cells()[holdings.strips.rows]
+
+    def unread(strip: int) -> str:
+        return f"cannot be read: {os.strerror(details[strip])}"
+
+    away = np.flatnonzero(verdicts.kinds == Verdict.UNREAD)
+    if wish.repair and len(away):
+        what = f"{words.path_of(away[0])} {unread(away[0])}; nothing was changed"
+        raise KvdError(ErrorKind.UNAVAILABLE, f"{what}; {UNREAD_REMEDY}")
+    words.strips(Kind.STRIP, away, unread, "changes nothing before it can be read")
     for verdict, kind, problem in (
-        (Verdict.UNREAD, Kind.STRIP, lambda s: f"cannot be read: {os.strerror(details[s])}"),
+        (Verdict.LOST, Kind.STRIP, unread),
         (Verdict.SHORT, Kind.STRIP, lambda s: f"is shorter than the table of its {cells[s]} cells"),
         (Verdict.ROOT, Kind.STRIP, lambda _: "has a table that does not fit its root"),
         (Verdict.TABLE, Kind.STRIP, lambda _: "has a table that cannot be"),

@@ -25,6 +25,7 @@ from kvd.types import PlaneClass
 _KNOWN_NAMES = {LOCK_NAME, SUPERBLOCK_NAME, CANARY_NAME, SEGMENTS_NAME, "lost+found"}
 _CANARY_FIELDS_BYTES = 16
 _REMOVED = "removes it"
+UNREAD_REMEDY = "mend that and check again, or remove the file to give up what is in it"
 
 
 @dataclass(slots=True)
@@ -94,10 +95,9 @@ def _problem(directory: DataDirectory, record: np.void) -> str:
         with os.fdopen(descriptor, "rb"):
             head = read_head(files, descriptor, directory, int(record["segment"]))
     except OSError as error:
-        remedy = "mend that and check again, or remove the file to give up what is in it"
         raise KvdError(
             ErrorKind.UNAVAILABLE,
-            f"{path} cannot be read: {error.strerror}; nothing was changed; {remedy}",
+            f"{path} cannot be read: {error.strerror}; nothing was changed; {UNREAD_REMEDY}",
         ) from None
     if isinstance(head, Fault):
         return head.message.removeprefix(path).lstrip(": ")
@@ -145,6 +145,24 @@ def _look_at_name(path: Path, home: Path, findings: Findings, plan: Plan) -> Non
         return
     what, fix = "was not made by kvd", "leaves it: move it away, it takes of the budget"
     findings.add(Finding(Kind.FILE, Level.LEFT, str(path), what, fix))
+
+
+def answers(directory: DataDirectory) -> bool:
+    """Return whether the medium of a directory gives anything now: a page that each one has."""
+    names = (SUPERBLOCK_NAME, CANARY_NAME)
+    return any(_is_read(str(directory.path / name)) for name in names)
+
+
+def _is_read(path: str) -> bool:
+    files = OsFiles()
+    try:
+        descriptor = files.open(path, os.O_RDONLY | os.O_NOFOLLOW)
+        with os.fdopen(descriptor, "rb"):
+            # Memory may still have the page of a drive that is gone.
+            os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+            return bool(read_page(files, descriptor))
+    except OSError:
+        return False
 
 
 def look_at_canary(directory: DataDirectory, findings: Findings, plan: Plan) -> None:

@@ -1,6 +1,7 @@
 """Reads strips and has them checked: several at once, with one bounded buffer for each thread.
 
-Nothing is raised for what a disk does: a strip that cannot be read has that verdict.
+Nothing is raised for what a disk does: a strip that cannot be read has that verdict. It counts as
+lost only where its medium says so, twice, and gives something else of the same directory.
 """
 
 import errno
@@ -9,6 +10,7 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -20,17 +22,31 @@ from kvd.limits import MIB, PAGE_BYTES
 THREADS = 4
 BUFFER_BYTES = 8 * MIB  # Of each thread. Only a cell or a table that is longer makes it longer.
 _GAP_BYTES_MAX = 64 * 1024  # Read along with its neighbours, as that costs less than another read.
+# What a medium says of bytes that it lost; all else is the host's, or of more than these bytes.
+_OF_THE_MEDIUM = (errno.EIO, errno.ENODATA)
 Told = Callable[[int, int], None]  # Bytes done, and of how many.
 
 
-def read_strips(holdings: Holdings, path_of: Callable[[int], str], told: Told) -> Verdicts:
-    """Check all strips that are readable; `path_of` a strip is its file's."""
+@dataclass(frozen=True, slots=True)
+class Places:
+    """Of each strip the path of its file, and whether its directory `answers` now.
+
+    `all_needed`: the first strip that is UNREAD ends the reading.
+    """
+
+    path_of: Callable[[int], str]
+    answers: Callable[[int], bool]
+    all_needed: bool = False
+
+
+def read_strips(holdings: Holdings, places: Places, told: Told) -> Verdicts:
+    """Check all strips that are readable."""
     wanted = holdings.readable
-    reader = _Reader(holdings, told)
+    reader = _Reader(holdings, places, told)
     files = holdings.strips.files
     bounds = np.flatnonzero(np.diff(files, prepend=-1, append=-1))  # None where there are none.
     tasks = (
-        (path_of(int(begin)), begin + np.flatnonzero(wanted[begin:end]))
+        (places.path_of(int(begin)), begin + np.flatnonzero(wanted[begin:end]))
         for begin, end in zip(bounds, bounds[1:], strict=False)
         if wanted[begin:end].any()
     )
@@ -45,8 +61,8 @@ def read_strips(holdings: Holdings, path_of: Callable[[int], str], told: Told) -
 
 
 class _Reader:
-    def __init__(self, holdings: Holdings, told: Told) -> None:
-        strips = holdings.strips
+    def __init__(self, holdings: Holdings, places: Places, told: Told) -> None:
+        strips, self._places = holdings.strips, places
         self._begins = strips.pages * PAGE_BYTES
         self._ends = self._begins + strips.counts * PAGE_BYTES
         self._total_bytes = int(strips.counts[holdings.readable].sum()) * PAGE_BYTES
@@ -70,7 +86,7 @@ class _Reader:
         try:
             descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
         except OSError as error:
-            self._unread(wanted, error)
+            self._unread(wanted, error, Verdict.UNREAD)
             return
         try:
             with suppress(OSError):  # So that the medium is read, not what memory still has of it.
@@ -97,21 +113,37 @@ class _Reader:
         yield wanted[first:]
 
     def _read_group(self, descriptor: int, group: np.ndarray, buffer: "_Buffer") -> None:
-        begin, end = int(self._begins[group[0]]), int(self._ends[group].max())
         try:
-            if end - begin > BUFFER_BYTES:
-                cells = self._check_large(descriptor, int(group[0]), buffer)
-            else:
-                data = buffer.read(descriptor, begin, end - begin)
-                cells = self._verifier.check(group, data, begin)
-        except OSError as error:
-            if len(group) == 1:
-                self._unread(group, error)
-                return
-            for strip in group:  # So that each is judged alone.
-                self._read_group(descriptor, np.array([strip]), buffer)
+            cells = self._check(descriptor, group, buffer)
+        except OSError:
+            for strip in group:  # So that each is judged alone, and by no single failure.
+                self._read_again(descriptor, np.array([strip]), buffer)
             return
         self._done(group, cells)
+
+    def _read_again(self, descriptor: int, group: np.ndarray, buffer: "_Buffer") -> None:
+        """Read one strip that could not be read.
+
+        A drive that is away for a moment loses nothing, so its directory has to answer before and
+        after.
+        """
+        answered = self._places.answers(int(group[0]))
+        try:
+            cells = self._check(descriptor, group, buffer)
+        except OSError as error:
+            by_medium = answered and error.errno in _OF_THE_MEDIUM
+            lost = by_medium and self._places.answers(int(group[0]))
+            self._unread(group, error, Verdict.LOST if lost else Verdict.UNREAD)
+            return
+        self._done(group, cells)
+
+    def _check(self, descriptor: int, group: np.ndarray, buffer: "_Buffer") -> int:
+        """Return how many cells were checked; raise OSError."""
+        begin, end = int(self._begins[group[0]]), int(self._ends[group].max())
+        if end - begin > BUFFER_BYTES:
+            return self._check_large(descriptor, int(group[0]), buffer)
+        data = buffer.read(descriptor, begin, end - begin)
+        return self._verifier.check(group, data, begin)
 
     def _check_large(self, descriptor: int, strip: int, buffer: "_Buffer") -> int:
         """Check a strip that does not fit the buffer: its table, then cells as many as do."""
@@ -140,8 +172,10 @@ class _Reader:
             verifier.tell_cells(strip, cells)
         return int(count)
 
-    def _unread(self, group: np.ndarray, error: OSError) -> None:
-        self.verdicts.say(group, Verdict.UNREAD, error.errno or 0)
+    def _unread(self, group: np.ndarray, error: OSError, verdict: Verdict) -> None:
+        self.verdicts.say(group, verdict, error.errno or 0)
+        if self._places.all_needed and verdict == Verdict.UNREAD:
+            self.stopped = True
         self._done(group, 0)
 
     def _done(self, group: np.ndarray, cells: int) -> None:

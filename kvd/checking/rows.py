@@ -40,12 +40,14 @@ class Words:
         )
         self.findings.add_all(kind, level, len(wrong), words)
 
-    def strips(self, kind: Kind, wrong: np.ndarray, problem: Callable[[int], str]) -> None:
-        """Say of strips, by number, what their problem is."""
-        words = (self._of_strip(kind, strip, problem(strip)) for strip in wrong.tolist())
+    def strips(
+        self, kind: Kind, wrong: np.ndarray, problem: Callable[[int], str], repair: str = ""
+    ) -> None:
+        """Say of strips, by number, what their problem is; `repair`, when it does not drop them."""
+        words = (self._of_strip(kind, strip, problem(strip), repair) for strip in wrong.tolist())
         self.findings.add_all(kind, Level.WRONG, len(wrong), words)
 
-    def _of_strip(self, kind: Kind, strip: int, problem: str) -> Finding:
+    def _of_strip(self, kind: Kind, strip: int, problem: str, repair: str) -> Finding:
         strips = self.holdings.strips
         first, count = int(strips.pages[strip]), int(strips.counts[strip])
         pages = f"page {first}" if count == 1 else f"pages {first} to {first + count - 1}"
@@ -53,7 +55,7 @@ class Words:
         return Finding(
             kind, Level.WRONG, f"{self.path_of(strip)} {pages}",
             f"{self.holdings.name_strip(strip)} {problem}",
-            f"drops {lost} of the chunk, and what stands on it",
+            repair or f"drops {lost} of the chunk, and what stands on it",
         )  # fmt: skip
 
 

@@ -15,7 +15,10 @@ from kvd.types import PlaneClass
 
 
 class Verdict(IntEnum):
-    """What became of a strip; the detail is an errno, or the first wrong cell."""
+    """What became of a strip; the detail is an errno, or the first wrong cell.
+
+    UNREAD says nothing of its bytes; LOST is what the medium gives no more.
+    """
 
     GOOD = 0
     UNREAD = 1
@@ -23,6 +26,7 @@ class Verdict(IntEnum):
     ROOT = 3
     TABLE = 4
     CELL = 5
+    LOST = 6
 
 
 @dataclass(slots=True)

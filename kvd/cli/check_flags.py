@@ -13,9 +13,11 @@ exit codes:
 
 repair drops what is wrong and never guesses. A chunk loses the class of a wrong strip and those
 behind it, and so do all chunks that were built on it; segments that are damaged as a whole are
-removed. Of a damaged catalog nothing is believed: it is removed, with all segments. A superblock is
-written again where the rest of the set tells what it was. Everything is synced, and a crash in
-between leaves only what the next check finds.
+removed. What cannot be read is dropped only where its medium has lost it, and gives other files
+of the same directory; else nothing is changed, and the exit code is 2. Of a damaged catalog nothing
+is believed: it is removed, with all segments. A superblock is written again where the rest of the
+set tells what it was. Everything is synced, and a crash in between leaves only what the next check
+finds.
 
 --json prints one object, whose fields keep their meaning; there may come more:
   whole              nothing is wrong

@@ -135,6 +135,8 @@ def _verdict(report: Report) -> str:
     wrong, left = (report.findings.count(level) for level in (Level.WRONG, Level.LEFT))
     if not wrong and not (left and report.repaired):
         return "whole"
+    if report.unread:
+        return f"not whole: --repair changes nothing before {report.unread:,} strips can be read"
     dropped, shortened = f"{report.dropped:,}", f"{report.shortened:,}"
     if report.contents is None:
         done, wish = "the set begins anew", "begin the set anew"

@@ -144,6 +144,99 @@ def test_a_strip_that_cannot_be_read_costs_its_neighbours_nothing(tmp_path, chec
     assert finding["where"] == f"{bad.path} pages {bad.page} to {bad.page + bad.pages - 1}"
 
 
+class Medium:
+    """Fails reads of strips, and of other files of a drive, with one errno."""
+
+    def __init__(self, monkeypatch, under, code):
+        self.under, self.code = str(under), code
+        self.files, self.left = 0, 10**9  # Reads that other files still give; how often it fails.
+        self._preadv = os.preadv
+        monkeypatch.setattr(os, "preadv", self.preadv)
+
+    def preadv(self, descriptor, views, offset):
+        path = os.readlink(f"/proc/self/fd/{descriptor}")
+        fails = path.startswith(self.under) and self.left > 0
+        if fails and "segments" not in path:
+            self.files -= 1
+            fails = self.files < 0
+        elif fails:
+            fails = offset > 0  # Heads were read before it went.
+            self.left -= fails
+        if fails:
+            raise OSError(self.code, os.strerror(self.code))
+        return self._preadv(descriptor, views, offset)
+
+
+# Look at a canary, once before each second look at a strip, and never again.
+@pytest.mark.parametrize(
+    ("code", "files"),
+    [
+        (errno.ENOMEM, 10**9), (errno.EIO, 1), (errno.EIO, 2), (errno.ENODATA, 1),
+        (errno.EUCLEAN, 10**9),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_a_drive_that_could_not_be_read_is_no_damage(tmp_path, check, monkeypatch, code, files):
+    made = make_set(tmp_path, 2)
+    with monkeypatch.context() as patch:
+        Medium(patch, made.paths[1], code).files = files
+        said = check.refused(made.paths, "--repair")
+        assert os.strerror(code) in said and "nothing was changed" in said
+        assert f"{made.paths[1]}/segments/0000" in said
+    assert check.json(made.paths).code == 0
+    with monkeypatch.context() as patch:
+        Medium(patch, made.paths[1], code).files = files
+        answer = check.json(made.paths)
+    away = [p for p in made.placed.values() if p.path.is_relative_to(made.paths[1])]
+    assert answer.code == 1 and answer.report["wrong"] == {"strip": len(away)}
+    assert {f["repair"] for f in answer.findings} >= {"changes nothing before it can be read"}
+    assert all(os.strerror(code) in f["what"] for f in answer.findings)
+
+
+def test_what_is_said_of_a_drive_that_could_not_be_read(tmp_path, check, monkeypatch):
+    made = make_set(tmp_path)
+    Medium(monkeypatch, made.paths[0], errno.ENOMEM)
+    lines = check(made.paths).out.splitlines()
+    assert lines[-1] == "not whole: --repair changes nothing before 28 strips can be read"
+
+
+@pytest.mark.parametrize("code", [errno.EMFILE, errno.ENOMEM, errno.EACCES, errno.EIO], ids=str)
+def test_a_segment_that_could_not_be_opened_is_no_damage(tmp_path, check, monkeypatch, code):
+    made, real = make_set(tmp_path), os.open
+    bad = made.placed[0, 0].path
+    heads = iter([True])  # Its head is read before.
+
+    def fails(path, *rest, **named):
+        if str(path) == str(bad) and not next(heads, False):
+            raise OSError(code, os.strerror(code))
+        return real(path, *rest, **named)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "open", fails)
+        said = check.refused(made.paths, "--repair")
+    assert os.strerror(code) in said and "nothing was changed" in said and str(bad) in said
+    assert check.json(made.paths).code == 0
+
+
+def test_reads_that_fail_for_a_moment_are_no_finding(tmp_path, check, monkeypatch):
+    made = make_set(tmp_path, 2)
+    medium = Medium(monkeypatch, made.paths[1], errno.EIO)
+    medium.files, medium.left = 10**9, 3
+    answer = check.json(made.paths, "--repair")
+    assert medium.left == 0 and answer.code == 0 and answer.findings == []
+
+
+@pytest.mark.parametrize("code", [errno.EIO, errno.ENODATA], ids=errno.errorcode.get)
+def test_what_its_medium_lost_is_dropped(tmp_path, check, monkeypatch, code):
+    made = make_set(tmp_path, 2)
+    with monkeypatch.context() as patch:
+        Medium(patch, made.placed[0, 2].path, code)
+        answer = check.json(made.paths, "--repair")
+    assert answer.code == 1 and answer.report["repaired"]
+    assert all("drops exact of the chunk" in f["repair"] for f in answer.findings)
+    assert check.json(made.paths).findings == []
+
+
 def test_progress_is_for_terminals_only(tmp_path, check, monkeypatch):
     made = make_set(tmp_path)
     assert check.json(made.paths).err == ""

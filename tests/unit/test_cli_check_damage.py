@@ -10,7 +10,7 @@ import pytest
 from kvd.catalog.contract import Contents
 from kvd.catalog.loading import load_catalog
 from kvd.checking.holdings import holdings_of
-from kvd.checking.reading import read_strips
+from kvd.checking.reading import Places, read_strips
 from kvd.checking.verifying import Verdict
 from kvd.disk.directories import open_directories
 from kvd.disk.files import OsFiles
@@ -71,6 +71,7 @@ def test_every_bit_of_a_strip_is_looked_at(tmp_path, seed):
     holdings = holdings_of(contents)
     strips = holdings.strips
     paths = [made.paths[0] / f"segments/{segment:08d}" for segment in strips.segments]
+    places = Places(lambda s: str(paths[s]), lambda _: True)
     placed = {(p.path, p.page): p for p in made.placed.values()}
     for _ in range(FLIPS):
         number = int(rng.integers(len(strips)))
@@ -80,7 +81,7 @@ def test_every_bit_of_a_strip_is_looked_at(tmp_path, seed):
         near = (table_bytes(CELLS), len(strip.data))[int(rng.integers(2))]
         offset = int(rng.integers(near)) if rng.integers(2) else near - 1 - int(rng.integers(40))
         flip(paths[number], begin + offset, bit := int(rng.integers(8)))
-        verdicts = read_strips(holdings, lambda s: str(paths[s]), lambda *_: None)
+        verdicts = read_strips(holdings, places, lambda *_: None)
         flip(paths[number], begin + offset, bit)
         part = cell_at(strip, offset)
         found = {int(at): Verdict(verdicts.kinds[at]) for at in np.flatnonzero(verdicts.kinds)}
