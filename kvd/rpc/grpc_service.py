@@ -14,6 +14,7 @@ from grpc_health.v1 import health, health_pb2
 from grpc_reflection.v1alpha import reflection, reflection_pb2
 
 from kvd.core.effects import FetchDone
+from kvd.core.events import Event
 from kvd.errors import ErrorKind, KvdError
 from kvd.limits import KIB, Limits
 from kvd.rpc.attached import AttachStream
@@ -26,7 +27,7 @@ from kvd.rpc.hello import check_hello, welcome_of
 from kvd.rpc.replies import reply_of
 from kvd.rpc.session import Session
 from kvd.rpc.sessions import Sessions
-from kvd.rpc.wishes import WISHES, wish_of
+from kvd.rpc.wishes import Asker, parse, parse_message, wish_of
 from kvd.v1 import kvd_pb2 as pb
 from kvd.wire import FrameKind
 
@@ -137,13 +138,10 @@ class GrpcDoor:
         )
 
     def _unary(self, kind: FrameKind) -> grpc.RpcMethodHandler:
-        message_type, _ = WISHES[kind]
-
         async def answer(_: AsyncIterator[bytes], context: Context) -> Message:
             call = Call(traceparent_of(context))
             async with self._asking(context) as session:
-                request = await self._reading.message(session.tenant, message_type, context)
-                _ask(session, kind, request, context, call)
+                _ask(session, kind, await self._read(session, context), context, call)
                 outcome = await call.next()
                 if isinstance(outcome, KvdError):
                     raise outcome
@@ -154,8 +152,8 @@ class GrpcDoor:
     async def _fetch(self, _: AsyncIterator[bytes], context: Context) -> None:
         call = Call(traceparent_of(context))
         async with self._asking(context) as session:
-            request = await self._reading.message(session.tenant, pb.FetchRequest, context)
-            number = _ask(session, FrameKind.FETCH, request, context, call)
+            data = await self._read(session, context)
+            number = _ask(session, FrameKind.FETCH, data, context, call)
             try:
                 while isinstance(told := await call.next(), pb.FetchReply):
                     await context.write(told)
@@ -175,7 +173,7 @@ class GrpcDoor:
             self._audit.denied("attach", context.peer(), denied.why)
             await context.abort(grpc.StatusCode.UNAUTHENTICATED, NO_CREDENTIAL)
         async with answering(context):
-            request = await self._reading.message(tenant, pb.AttachRequest, context)
+            request = parse(pb.AttachRequest, await self._reading.data(tenant, context))
             hello, stream = request.hello, AttachStream()
             check_hello(hello)
             session, epoch = self._sessions.attach(tenant, stream)
@@ -200,11 +198,16 @@ class GrpcDoor:
             with self._counted(session.tenant):
                 yield session
 
+    async def _read(self, session: Session, context: Context) -> bytes:
+        with self._sessions.inbox.observer.refusing(session.tenant):
+            return await self._reading.data(session.tenant, context)
+
     @contextlib.contextmanager
     def _counted(self, tenant: str) -> Iterator[None]:
         if self._calls[tenant] >= CALLS_MAX:
             what = f"tenant {tenant} has {CALLS_MAX} calls under way, the limit"
-            raise KvdError(ErrorKind.OVERLOADED, what, RETRY_MS)
+            with self._sessions.inbox.observer.refusing(tenant):
+                raise KvdError(ErrorKind.OVERLOADED, what, RETRY_MS)
         self._calls[tenant] += 1
         try:
             yield
@@ -245,9 +248,13 @@ class _Health:
         await context.abort(grpc.StatusCode.UNIMPLEMENTED, "ask Check; there is no Watch here")
 
 
-def _ask(session: Session, kind: FrameKind, request: Message, context: Context, call: Call) -> int:
-    take_over_deadline(request, context.time_remaining())
-    return session.ask(call, lambda asker: wish_of(kind, request, asker))
+def _ask(session: Session, kind: FrameKind, data: bytes, context: Context, call: Call) -> int:
+    def make_wish(asker: Asker) -> Event:
+        request = parse_message(kind, data)
+        take_over_deadline(request, context.time_remaining())
+        return wish_of(kind, request, asker)
+
+    return session.ask(kind, call, make_wish)
 
 
 def traceparent_of(context: Context) -> str:

@@ -3,20 +3,13 @@
 from collections.abc import Callable
 
 from kvd.clock import NS_PER_MS
-from kvd.core.events import (
-    ClearWanted,
-    Event,
-    FetchWanted,
-    KeyspaceWanted,
-    LookupWanted,
-    PrefetchWanted,
-    ReserveWanted,
-)
 from kvd.errors import ErrorKind, KvdError
 from kvd.rpc.bucket import Bucket
+from kvd.wire import FrameKind
 
 _BEGINNINGS = (
-    KeyspaceWanted, ReserveWanted, LookupWanted, FetchWanted, PrefetchWanted, ClearWanted,
+    FrameKind.REGISTER_KEYSPACE, FrameKind.RESERVE, FrameKind.LOOKUP, FrameKind.FETCH,
+    FrameKind.PREFETCH, FrameKind.CLEAR,
 )  # fmt: skip
 
 
@@ -31,9 +24,9 @@ class RequestRate:
         self._tenant, self._per_second, self._count = tenant, per_second, count
         self._bucket = Bucket(per_second, max(1.0, per_second), now_ns)
 
-    def admit(self, wish: Event, now_ns: int) -> None:
+    def admit(self, kind: FrameKind, now_ns: int) -> None:
         """Raise OVERLOADED for one too many, saying when there is room for it."""
-        wait_ns = self._bucket.take(now_ns, overdraw=not isinstance(wish, _BEGINNINGS))
+        wait_ns = self._bucket.take(now_ns, overdraw=kind not in _BEGINNINGS)
         if wait_ns:
             self._count(self._tenant)
             raise KvdError(

@@ -126,8 +126,9 @@ class StreamRequests:
             raise FrameError(number, f"request id {number} is in use; 0 is for notices")
         request = self._requests[number] = _Request(self, self._stream, kind, number)
         try:
-            message = parse_message(kind, body)
-            request.wish = session.ask(request, lambda asker: wish_of(kind, message, asker))
+            request.wish = session.ask(
+                kind, request, lambda asker: wish_of(kind, parse_message(kind, body), asker)
+            )
         except KvdError as error:
             request.answer(error)
 

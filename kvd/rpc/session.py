@@ -108,9 +108,10 @@ class Session:
 
     # ---- towards the daemon ----
 
-    def ask(self, waiter: Waiter, make_wish: Callable[[Asker], Event]) -> int:
+    def ask(self, kind: FrameKind, waiter: Waiter, make_wish: Callable[[Asker], Event]) -> int:
         """Post a wish and return its number; its answer may come before that.
 
+        `make_wish` is called within the tenant's rate: what cannot be meant costs something too.
         Raise KvdError for a wish that cannot be meant, one too many, or of a session that ended
         while it was on its way: nobody would answer it (I10).
         """
@@ -119,6 +120,8 @@ class Session:
         with self._inbox.observer.refusing(self.tenant):
             if self._ended:
                 raise KvdError(ErrorKind.LOST, "the session has ended")
+            if self.rate is not None:
+                self.rate.admit(kind, now_ns)
             wish = make_wish(Asker(request, self.id, now_ns, limits))
             many = len(self._waiters) >= limits.requests_per_session_max
             if many and not isinstance(wish, _AT_ONCE):
@@ -129,8 +132,6 @@ class Session:
                     retry_after_ms=100,
                 )
             self.check(wish)
-            if self.rate is not None:
-                self.rate.admit(wish, now_ns)
         told = told_in_parts(wish, waiter, self.features, self._let_go)
         self._waiters[request] = Watched(wish, told, self._inbox, self.tenant)
         self._inbox.post(wish)

@@ -36,6 +36,7 @@ TEXT_BYTES_MAX = 1024  # Of one field of a keyspace.
 SHAPE_ITEMS_MAX = 64  # Of kv groups and of tensors; the core's own bounds are lower.
 
 Word = TypeVar("Word", bound=IntEnum)
+Parsed = TypeVar("Parsed", bound=Message)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,14 +60,15 @@ def wish_of(kind: FrameKind, message: Message, asker: Asker) -> Event:
 
 
 def parse_message(kind: FrameKind, body: bytes) -> Message:
-    """Return the message of a frame; raise INVALID when it is none."""
-    message_type, _ = WISHES[kind]
+    """Return the message of a request; raise INVALID when it is none."""
+    return parse(WISHES[kind][0], body)
+
+
+def parse(message_type: type[Parsed], body: bytes) -> Parsed:
     try:
         return message_type.FromString(body)
     except DecodeError:
-        raise invalid(
-            f"{len(body)} bytes of a {kind.name} are no {message_type.__name__}"
-        ) from None
+        raise invalid(f"{len(body)} bytes are no {message_type.__name__}") from None
 
 
 # ---- fields ----

@@ -7,6 +7,8 @@ import numpy as np
 import pytest
 
 from kvd.client import Client, Reason
+from kvd.errors import ErrorKind
+from kvd.rpc import grpc_reading, grpc_service
 from kvd.v1 import kvd_pb2 as pb
 from kvd.wire import FrameKind
 from tests.e2e.client_story import KEYSPACE
@@ -64,6 +66,49 @@ def test_the_rate_is_of_all_sessions_and_doors_of_a_tenant(short_directory):
             assert space.lookup(space.chain(np.arange(16))).reason == Reason.OVERLOADED
         for _ in range(ASKED):
             assert other.register()
+
+
+GARBAGE = b"\xff" * 9
+
+
+def test_what_cannot_be_meant_is_counted_and_within_the_rate_too(short_directory):
+    """Each costs a look, and there is no end of them."""
+    rates = {"requests_per_second": PER_SECOND}
+    with remote_node(short_directory, rates=rates) as node, channel_to(node.here.tcp) as channel:
+        client = node.clients["a"] = RawClient(node.here.directory / "a")
+        kinds = []
+        for number in range(1, ASKED):
+            client.stream.send(FrameKind.LOOKUP, number, GARBAGE if number % 2 else b"")
+            with pytest.raises(Refused) as refused:
+                client.answer(number, FrameKind.LOOKUP)
+            kinds.append(refused.value.kind)
+        assert kinds == [pb.INVALID] + [pb.OVERLOADED] * (ASKED - 2)
+        session = Attached(channel, A_TOKEN)
+        call = channel.stream_stream("/kvd.v1.Kvd/Lookup")
+        error = refusal(lambda: list(call(iter([GARBAGE]), **session.credentials)))
+        assert "requests_per_second" in error.details()
+        reading = node.here.daemon.observer.read()
+        assert reading["kvd_rate_refused_total"] == {("a",): ASKED - 1}
+        refusals = {("a", ErrorKind.INVALID): 1, ("a", ErrorKind.OVERLOADED): ASKED - 1}
+        assert reading["kvd_refused_requests_total"] == refusals
+
+
+def test_calls_that_are_refused_at_the_door_are_counted(short_directory, monkeypatch):
+    with remote_node(short_directory) as node, channel_to(node.here.tcp) as channel:
+        session = Attached(channel, A_TOKEN)
+        call = channel.stream_stream("/kvd.v1.Kvd/Lookup")
+
+        def refused_as(messages) -> str:
+            return refusal(lambda: list(call(messages, **session.credentials))).code().name
+
+        assert refused_as(iter([])) == refused_as(iter([GARBAGE])) == "INVALID_ARGUMENT"
+        monkeypatch.setattr(grpc_reading, "READING_SECONDS", 0.0)
+        assert refused_as(iter([])) == "DEADLINE_EXCEEDED"
+        monkeypatch.setattr(grpc_service, "CALLS_MAX", 0)
+        assert refused_as(iter([GARBAGE])) == "RESOURCE_EXHAUSTED"
+        assert node.here.daemon.observer.read()["kvd_refused_requests_total"] == {
+            ("a", ErrorKind.INVALID): 2, ("a", ErrorKind.LATE): 1, ("a", ErrorKind.OVERLOADED): 1,
+        }  # fmt: skip
 
 
 @pytest.mark.parametrize("by", ["socket", "tcp"])

@@ -27,7 +27,7 @@ from kvd.rpc.frames import BUFFER_BYTES, FrameBuffer, FrameError, pack_frame
 from kvd.rpc.grpc_reading import Reading
 from kvd.rpc.grpc_service import DEADLINE_MS_MAX, take_over_deadline
 from kvd.rpc.hello import check_hello
-from kvd.rpc.wishes import SHAPE_ITEMS_MAX, TEXT_BYTES_MAX, WISHES
+from kvd.rpc.wishes import SHAPE_ITEMS_MAX, TEXT_BYTES_MAX, WISHES, parse
 from kvd.shape import cell_grid
 from kvd.testing.disk_strips import make_strip
 from kvd.types import Lane
@@ -122,7 +122,8 @@ def _take_call(data: bytes) -> bool:
     message_type, _ = WISHES[kind]
 
     async def read() -> bool:
-        request = await Reading().message("red", message_type, _Called(data[1:]))  # type: ignore[arg-type,type-var]
+        sent = await Reading().data("red", _Called(data[1:]))  # type: ignore[arg-type]
+        request = parse(message_type, sent)
         take_over_deadline(request, 1e9 if data[0] & 0x80 else 0.5)
         if "deadline_ms" in request.DESCRIPTOR.fields_by_name:
             assert 0 < request.deadline_ms <= DEADLINE_MS_MAX
@@ -328,7 +329,7 @@ PARSERS = (
         ("rpc/hello.py:check_hello",), (DecodeError, KvdError), protobuf=True,
     ),
     Parser(
-        "grpc_request", _take_call, _wishes, ("rpc/grpc_reading.py:message",), (KvdError,),
+        "grpc_request", _take_call, _wishes, ("rpc/wishes.py:parse",), (KvdError,),
         protobuf=True, head=1,
     ),
     Parser(

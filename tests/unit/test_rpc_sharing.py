@@ -1,15 +1,13 @@
 """Byte deliveries of a tenant share one link, and requests one bucket: on a clock of our own."""
 
-import numpy as np
 import pytest
 
 from kvd.clock import NS_PER_S
-from kvd.core.events import AbortWanted, LookupWanted, ReleaseWanted
 from kvd.daemon.inbox import Place
 from kvd.errors import ErrorKind, KvdError
 from kvd.rpc.rate import RequestRate
 from kvd.rpc.sharing import SharedPace
-from kvd.types import Lane
+from kvd.wire import FrameKind
 
 RATE = 1000  # Bytes in a second.
 PIECE = memoryview(bytes(100))
@@ -140,13 +138,9 @@ def counted(tenant: str) -> None:
     assert tenant == "a"
 
 
-def lookup() -> LookupWanted:
-    return LookupWanted(1, 1, 1, (Lane(),), bytes(32), False)
-
-
-def admitted(rate: RequestRate, wish, now_ns: int) -> bool:
+def admitted(rate: RequestRate, kind: FrameKind, now_ns: int) -> bool:
     try:
-        rate.admit(wish, now_ns)
+        rate.admit(kind, now_ns)
     except KvdError as error:
         assert error.kind == ErrorKind.OVERLOADED and error.retry_after_ms > 0
         assert "tenant a" in error.message and "requests_per_second" in error.message
@@ -156,30 +150,29 @@ def admitted(rate: RequestRate, wish, now_ns: int) -> bool:
 
 def test_a_second_may_come_at_once_and_no_more():
     rate = RequestRate("a", 10, 0, counted)
-    assert sum(admitted(rate, lookup(), 0) for _ in range(100)) == 10
-    taken = sum(admitted(rate, lookup(), ms * 1_000_000) for ms in range(5001))
+    assert sum(admitted(rate, FrameKind.LOOKUP, 0) for _ in range(100)) == 10
+    taken = sum(admitted(rate, FrameKind.LOOKUP, ms * 1_000_000) for ms in range(5001))
     assert taken == 50
 
 
 def test_what_it_says_to_wait_is_enough():
     rate = RequestRate("a", 3, 0, counted)
-    assert all(admitted(rate, lookup(), 0) for _ in range(3))
+    assert all(admitted(rate, FrameKind.LOOKUP, 0) for _ in range(3))
     with pytest.raises(KvdError) as refused:
-        rate.admit(lookup(), 0)
-    rate.admit(lookup(), refused.value.retry_after_ms * 1_000_000)
+        rate.admit(FrameKind.LOOKUP, 0)
+    rate.admit(FrameKind.LOOKUP, refused.value.retry_after_ms * 1_000_000)
 
 
 def test_who_is_stopped_can_still_let_go():
     rate = RequestRate("a", 5, 0, counted)
-    nothing = np.zeros(0, np.uint32)
-    assert sum(admitted(rate, lookup(), 0) for _ in range(9)) == 5
-    ends = [ReleaseWanted(1, 1, 1, nothing), AbortWanted(1, 1, 1)] * 10
-    assert sum(admitted(rate, wish, 0) for wish in ends) == 5
-    assert not admitted(rate, lookup(), NS_PER_S), "what was overdrawn is paid first"
-    assert admitted(rate, lookup(), 2 * NS_PER_S)
+    assert sum(admitted(rate, FrameKind.LOOKUP, 0) for _ in range(9)) == 5
+    ends = [FrameKind.RELEASE, FrameKind.ABORT] * 10
+    assert sum(admitted(rate, kind, 0) for kind in ends) == 5
+    assert not admitted(rate, FrameKind.LOOKUP, NS_PER_S), "what was overdrawn is paid first"
+    assert admitted(rate, FrameKind.LOOKUP, 2 * NS_PER_S)
 
 
 def test_a_rate_below_one_still_lets_one_in():
     rate = RequestRate("a", 0.5, 0, counted)
-    assert admitted(rate, lookup(), 0) and not admitted(rate, lookup(), NS_PER_S)
-    assert admitted(rate, lookup(), 2 * NS_PER_S)
+    assert admitted(rate, FrameKind.LOOKUP, 0) and not admitted(rate, FrameKind.LOOKUP, NS_PER_S)
+    assert admitted(rate, FrameKind.LOOKUP, 2 * NS_PER_S)
