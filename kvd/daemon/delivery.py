@@ -86,6 +86,9 @@ class Delivery:
         if due_ns > now_ns:
             self._wait(due_ns - now_ns)
             return False
+        # Last, and no stall of the reader: a schedule begun anew would never be due in its turn.
+        if not self._sink.has_turn():
+            return False
         self._sink.send(place, data)
         self._pace.sent(size, now_ns)
         self._delivered_bytes += len(data)

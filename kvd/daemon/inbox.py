@@ -41,7 +41,14 @@ class PieceSink(Protocol):
     """Where the pieces of one fetch go."""
 
     def has_room(self) -> bool:
-        """Return whether one piece may be sent now; `wake` is called when that may have changed."""
+        """Return whether the reader takes a piece now; `wake` is called when that has changed."""
+        ...
+
+    def has_turn(self) -> bool:
+        """Return whether a link that is shared takes a piece now; `wake` is called when it does.
+
+        A turn that is not used goes to the next one: so ask only when the piece would go.
+        """
         ...
 
     def send(self, place: Place, data: memoryview) -> None:

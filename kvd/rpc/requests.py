@@ -62,6 +62,9 @@ class _Request:
     def has_room(self) -> bool:
         return self.credit_bytes > 0 and not self._stream.is_paused
 
+    def has_turn(self) -> bool:
+        return True
+
     def send(self, place: Place, data: memoryview) -> None:
         size = len(data)
         self.credit_bytes -= size

@@ -1,6 +1,6 @@
 """One link of limited speed for all byte deliveries of a tenant, which take turns on it.
 
-Stands before each delivery's own sink. Sends nothing itself: it says when there is room.
+Stands before each delivery's own sink. Sends nothing itself: it says whose turn it is.
 """
 
 from collections import deque
@@ -37,7 +37,7 @@ class SharedPace:
         self._timed = False
 
     def sink(self, inner: PieceSink, wake: Callable[[], None]) -> PieceSink:
-        """Return a sink that has room when both the inner one and this link have."""
+        """Return a sink that has the room of the inner one, and its turns on this link."""
         return _PacedSink(self, inner, wake)
 
     def may_send(self, lane: Lane) -> bool:
@@ -77,7 +77,10 @@ class _PacedSink:
         self._shared, self._inner, self.wake = shared, inner, wake
 
     def has_room(self) -> bool:
-        return self._inner.has_room() and self._shared.may_send(self)
+        return self._inner.has_room()
+
+    def has_turn(self) -> bool:
+        return self._inner.has_turn() and self._shared.may_send(self)
 
     def send(self, place: Place, data: memoryview) -> None:
         self._inner.send(place, data)

@@ -163,6 +163,9 @@ class ByHand:
     def has_room(self) -> bool:
         return self.room > 0
 
+    def has_turn(self) -> bool:
+        return True
+
     def send(self, place, data) -> None:
         self.room -= 1
         self.sent.append((place, len(data)))

@@ -1,10 +1,17 @@
 """Byte deliveries of a tenant share one link, and requests one bucket: on a clock of our own."""
 
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import repeat
+
 import pytest
 
 from kvd.clock import NS_PER_S
+from kvd.core.effects import Deliver
+from kvd.daemon.delivery import Delivery as RealDelivery
 from kvd.daemon.inbox import Place
 from kvd.errors import ErrorKind, KvdError
+from kvd.limits import KIB, Limits
 from kvd.rpc.rate import RequestRate
 from kvd.rpc.sharing import SharedPace
 from kvd.wire import FrameKind
@@ -14,28 +21,39 @@ PIECE = memoryview(bytes(100))
 PLACE = Place(0, 0, 0, 0)
 
 
+@dataclass(eq=False)
+class Timer:
+    at_ns: int
+    action: Callable[[], None]
+
+    def cancel(self) -> None:
+        self.action = lambda: None
+
+
 class World:
     """Time that passes only when it is told to, and the timers that fall due by then."""
 
     def __init__(self) -> None:
-        self.now_ns = 0
+        self.now = 0
         self._timers: list = []
 
-    def time(self) -> int:
-        return self.now_ns
+    def now_ns(self) -> int:
+        return self.now
 
-    def call_later(self, delay_s: float, action) -> None:
+    def call_later(self, delay_s: float, action) -> "Timer":
         assert delay_s >= 0
-        self._timers.append((self.now_ns + round(delay_s * NS_PER_S), action))
+        timer = Timer(self.now + round(delay_s * NS_PER_S), action)
+        self._timers.append(timer)
+        return timer
 
     def run(self, seconds: float) -> None:
-        end_ns = self.now_ns + int(seconds * NS_PER_S)
-        while due := [timer for timer in self._timers if timer[0] <= end_ns]:
-            first = min(due, key=lambda timer: timer[0])
+        end_ns = self.now + int(seconds * NS_PER_S)
+        while due := [timer for timer in self._timers if timer.at_ns <= end_ns]:
+            first = min(due, key=lambda timer: timer.at_ns)
             self._timers.remove(first)
-            self.now_ns = max(self.now_ns, first[0])
-            first[1]()
-        self.now_ns = end_ns
+            self.now = max(self.now, first.at_ns)
+            first.action()
+        self.now = end_ns
 
 
 class Delivery:
@@ -49,11 +67,14 @@ class Delivery:
     def has_room(self) -> bool:
         return self.room
 
+    def has_turn(self) -> bool:
+        return True
+
     def send(self, place: Place, data: memoryview) -> None:
         self._log.append(self._name)
 
     def pump(self) -> None:
-        while self.left and self.sink.has_room():
+        while self.left and self.sink.has_room() and self.sink.has_turn():
             self.sink.send(PLACE, PIECE)
             self.left -= 1
 
@@ -65,7 +86,7 @@ def world():
 
 @pytest.fixture
 def pace(world):
-    return SharedPace(RATE, world.time, world.call_later, 100)
+    return SharedPace(RATE, world.now_ns, world.call_later, 100)
 
 
 def test_one_delivery_goes_at_the_rate(world, pace):
@@ -129,6 +150,67 @@ def test_wakes_from_elsewhere_win_nothing(world, pace):
         one.pump()  # As credits do that come often.
     assert len(log) in (20, 21)
     assert abs(log.count("a") - log.count("b")) <= 1
+
+
+# ---- deliveries with rates of their own ----
+
+LINK = 10_000_000
+LONG = memoryview(bytes(64 * KIB))
+
+
+class Reader:
+    """Takes all pieces; of time a part, where it `naps`: so much of every second."""
+
+    def __init__(self, world, naps=0.0) -> None:
+        self.taken, self._world, self._naps = 0, world, naps
+
+    def has_room(self) -> bool:
+        return self._world.now % NS_PER_S >= self._naps * NS_PER_S
+
+    def has_turn(self) -> bool:
+        return True
+
+    def send(self, place: Place, data: memoryview) -> None:
+        self.taken += len(data)
+
+
+def deliveries(world, monkeypatch, rates, naps):
+    """Begin real ones on one link, each with its share of it as `rate_bits` (0: as it comes)."""
+    monkeypatch.setattr("kvd.daemon.delivery.asyncio.get_running_loop", lambda: world)
+    pace = SharedPace(LINK, world.now_ns, world.call_later, Limits().piece_bytes_max)
+    readers = [Reader(world, nap) for nap in naps]
+    for number, (rate, reader) in enumerate(zip(rates, readers, strict=True)):
+        bits = int(8 * LINK * rate)
+        deliver = Deliver(number, number, (1, 0, 0), (), 0, 1, (1,), (1,), bits)
+        delivery = RealDelivery(
+            deliver, [repeat((PLACE, LONG))], lambda event: None, world, Limits()
+        )
+        delivery.start(pace.sink(reader, delivery.pump))
+        for second in range(40):
+            world.call_later(second + reader._naps, delivery.pump)
+    return readers
+
+
+@pytest.mark.parametrize(
+    ("rates", "parts"),
+    [
+        ((0.25, 0), (0.25, 0.75)), ((0, 0.25), (0.75, 0.25)), ((0.2, 0.2, 0), (0.2, 0.2, 0.6)),
+        ((0.25, 0.25), (0.25, 0.25)), ((0.8, 0.1), (0.8, 0.1)), ((0.8, 0), (0.5, 0.5)),
+        ((0.9, 0.9, 0), (1 / 3, 1 / 3, 1 / 3)), ((0.02, 0, 0), (0.02, 0.49, 0.49)),
+    ],
+)  # fmt: skip
+def test_a_delivery_with_a_rate_gets_it_beside_others(world, monkeypatch, rates, parts):
+    readers = deliveries(world, monkeypatch, rates, [0.0] * len(rates))
+    world.run(20)
+    got = [reader.taken / LINK / 20 for reader in readers]
+    assert got == pytest.approx(parts, rel=0.05), got
+
+
+def test_a_reader_that_naps_wins_nothing_of_its_rate_back(world, monkeypatch):
+    readers = deliveries(world, monkeypatch, (0.2, 0), (0.5, 0.0))
+    world.run(20)
+    got = [reader.taken / LINK / 20 for reader in readers]
+    assert got == pytest.approx((0.1, 0.9), rel=0.1), got
 
 
 # ---- requests ----
