@@ -23,8 +23,14 @@ from kvd.core.effects import (
     Shortfall,
 )
 from kvd.errors import KvdError
+from kvd.limits import KIB
+from kvd.types import CLASS_COUNT
 from kvd.v1 import kvd_pb2 as pb
 from kvd.wire import FrameKind
+
+# Of a chunk and lane in a promise: generation, profile; of each class slab, offset, size, root.
+PLACE_BYTES = 2 * 8 + CLASS_COUNT * (4 + 8 + 4 + 8)
+PROMISE_HEAD_BYTES_MAX = 4 * KIB  # All else in it, of as many lanes as there may be.
 
 _COUNTS = struct.Struct("<3I")
 

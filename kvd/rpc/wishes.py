@@ -27,6 +27,7 @@ from kvd.core.events import (
 from kvd.errors import ErrorKind, KvdError
 from kvd.identity import Keyspace
 from kvd.limits import DIGEST_BYTES, Limits
+from kvd.rpc.replies import PLACE_BYTES, PROMISE_HEAD_BYTES_MAX
 from kvd.shape import BlockShape, HitRule, KvGroup, TensorShape
 from kvd.types import CLASS_COUNT, Dtype, Lane, Part, Role, Shard, ShardScheme
 from kvd.v1 import kvd_pb2 as pb
@@ -270,13 +271,27 @@ def _clear(message: pb.ClearRequest, asker: Asker) -> Event:
 
 
 def _fetch(message: pb.FetchRequest, asker: Asker) -> Event:
+    limits = asker.limits
+    lanes, chain = _lanes(message.lanes, limits), chain_of(message.chain, limits)
+    _check_promise(len(chain) // DIGEST_BYTES, len(lanes), limits)
     return FetchWanted(
-        asker.request, asker.session, message.keyspace,
-        _lanes(message.lanes, asker.limits), chain_of(message.chain, asker.limits),
+        asker.request, asker.session, message.keyspace, lanes, chain,
         message.class_count, message.layer_begin, message.layer_end,
         _known(Delivery, message.delivery, "delivery"), message.rate_bits, message.lease,
         _deadline_ns(message.deadline_ms, asker),
     )  # fmt: skip
+
+
+def _check_promise(chunks: int, lanes: int, limits: Limits) -> None:
+    """Raise INVALID for a fetch whose promise might be larger than any frame."""
+    size = chunks * lanes * PLACE_BYTES + PROMISE_HEAD_BYTES_MAX
+    if size > limits.frame_bytes_max:
+        fits = (limits.frame_bytes_max - PROMISE_HEAD_BYTES_MAX) // (lanes * PLACE_BYTES)
+        raise invalid(
+            f"a promise of {chunks} chunks x {lanes} lanes may have {size} bytes, the limit "
+            f"frame_bytes_max is {limits.frame_bytes_max}; fetch {fits} chunks at once, or fewer "
+            "lanes"
+        )
 
 
 def _release(message: pb.ReleaseRequest, asker: Asker) -> Event:

@@ -1,5 +1,6 @@
 """Messages and the core's words: nothing is lost, renamed or renumbered between them."""
 
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -7,12 +8,19 @@ import pytest
 
 from kvd.clock import NS_PER_MS
 from kvd.core import effects
+from kvd.core.effects import LaneColumns, Promise, Shortfall
 from kvd.core.events import ClearWanted, Delivery, FetchWanted, PrefetchWanted
 from kvd.errors import ErrorKind, KvdError
 from kvd.limits import Limits
 from kvd.rpc.grpc_call import STATUS
 from kvd.rpc.grpc_service import take_over_deadline
-from kvd.rpc.replies import promise_of, ready_of, reply_of
+from kvd.rpc.replies import (
+    PLACE_BYTES,
+    PROMISE_HEAD_BYTES_MAX,
+    promise_of,
+    ready_of,
+    reply_of,
+)
 from kvd.rpc.wishes import WISHES, Asker, parse_message, wish_of
 from kvd.shape import HitRule
 from kvd.types import Dtype, Lane, Role, ShardScheme
@@ -82,6 +90,11 @@ def test_nothing_is_stored_under_a_shorter_hash(digest):
     assert refused.value.kind == ErrorKind.INVALID
 
 
+def of_lanes(lanes: int, chunks: int) -> pb.FetchRequest:
+    said = [pb.Lane(shard_scheme=1, shard_index=n, shard_count=lanes + 1) for n in range(lanes)]
+    return pb.FetchRequest(lanes=said, chain=bytes(32 * chunks), class_count=3)
+
+
 def test_a_durability_of_nobody_is_refused():
     request = pb.ReserveRequest(chain=bytes(range(32)), sizes=bytes(12), durability=2)
     with pytest.raises(KvdError, match="durability is 2") as refused:
@@ -103,6 +116,35 @@ def test_deadlines_are_absolute_and_bounded(deadline_ms, expected_ns):
     )
     wish = wish_of(FrameKind.FETCH, request, ASKER)
     assert isinstance(wish, FetchWanted) and wish.deadline_ns == 1000 + expected_ns
+
+
+@pytest.mark.parametrize(("lanes", "chunks"), [(64, 1500), (2, 50_000), (2, 65_536)])
+def test_a_fetch_whose_promise_would_pass_a_frame_is_refused(lanes, chunks):
+    request = of_lanes(lanes, chunks)
+    with pytest.raises(KvdError, match=f"{chunks} chunks x {lanes} lanes") as refused:
+        wish_of(FrameKind.FETCH, request, ASKER)
+    assert refused.value.kind == ErrorKind.INVALID and "frame_bytes_max" in refused.value.message
+    fits = int(re.search(r"fetch (\d+) chunks", refused.value.message)[1])
+    assert wish_of(FrameKind.FETCH, of_lanes(lanes, fits), ASKER)
+    with pytest.raises(KvdError):
+        wish_of(FrameKind.FETCH, of_lanes(lanes, fits + 1), ASKER)
+
+
+@pytest.mark.parametrize("lanes", [1, 2, 64])
+def test_the_largest_promise_of_a_fetch_that_is_taken_is_a_frame(lanes):
+    chunks = LIMITS.chunks_per_request_max
+    fits = (LIMITS.frame_bytes_max - PROMISE_HEAD_BYTES_MAX) // (lanes * PLACE_BYTES)
+    chunks = min(chunks, fits)
+    assert wish_of(FrameKind.FETCH, of_lanes(lanes, chunks), ASKER)
+    words, halves = np.full(chunks, 2**64 - 1, np.uint64), np.full(chunks, 2**32 - 1, np.uint32)
+    columns = LaneColumns(words, words, (halves,) * 3, (words,) * 3, (halves,) * 3, (words,) * 3)
+    most = Promise(
+        2**64 - 1, (2**32 - 1,) * 3, (columns,) * lanes, Shortfall.READ_FAILED,
+        (2**32 - 1) * NS_PER_MS, (254,) * 3,
+    )  # fmt: skip
+    reply = pb.FetchReply(promise=promise_of(most))
+    assert reply.ByteSize() <= LIMITS.frame_bytes_max
+    assert reply.ByteSize() <= chunks * lanes * PLACE_BYTES + PROMISE_HEAD_BYTES_MAX
 
 
 @pytest.mark.parametrize(
