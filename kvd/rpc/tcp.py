@@ -81,6 +81,7 @@ class Certificates:
         assert tcp.certificate is not None and tcp.key is not None
         self._certificate, self._key, self._client_ca = tcp.certificate, tcp.key, tcp.client_ca
         self._stamps = self._stamp()
+        self._complaint = ""  # Said already.
         self._check()
 
     def credentials(self) -> grpc.ServerCredentials:
@@ -93,16 +94,22 @@ class Certificates:
         try:
             stamps = self._stamp()
             if stamps == self._stamps:
+                self._complaint = ""
                 return None
-            self._stamps = stamps
             self._check()
             fresh = self._configuration()
         except (KvdError, OSError) as error:
-            what = error.message if isinstance(error, KvdError) else str(error)
-            _log.error("the certificate before stays in use: %s", what)
+            self._complain(error.message if isinstance(error, KvdError) else str(error))
             return None
+        # Only now: what is wrong with files may be mended without a change of what is in them.
+        self._stamps, self._complaint = stamps, ""
         _log.info("%s was read again", self._certificate)
         return fresh
+
+    def _complain(self, what: str) -> None:
+        if what != self._complaint:
+            _log.error("the certificate before stays in use: %s", what)
+        self._complaint = what
 
     def _configuration(self) -> grpc.ServerCertificateConfiguration:
         pair = self._key.read_bytes(), self._certificate.read_bytes()

@@ -1,7 +1,9 @@
 """Which TCP ports are refused before they open, and what a bucket and an audit log count."""
 
 import asyncio
+import errno
 import logging
+import os
 import socket
 from pathlib import Path
 
@@ -14,7 +16,8 @@ from kvd.errors import KvdError
 from kvd.rpc.audit import LINES_AT_ONCE, Audit
 from kvd.rpc.bucket import Bucket
 from kvd.rpc.credentials import Credentials
-from kvd.rpc.tcp import add_port, check_tcp, tcp_options
+from kvd.rpc.tcp import Certificates, add_port, check_tcp, tcp_options
+from tests.e2e.certificates import Authority
 
 NOWHERE = Path("/nonexistent/file")
 
@@ -82,6 +85,59 @@ def test_files_that_do_not_fit_are_said(tmp_path):
     key.chmod(0o600)
     with pytest.raises(KvdError, match=r"certificate .* and tcp.key .* do not fit"):
         bind(TcpSettings("127.0.0.1", 0, certificate, key))
+
+
+# ---- certificates ----
+
+
+@pytest.fixture
+def served(tmp_path):
+    """Return files of TLS that are in use, and another pair of the same names."""
+    authority = Authority()
+    certificate, key = authority.issue("a").write(tmp_path, "a")
+    return Certificates(TcpSettings("127.0.0.1", 0, certificate, key)), authority.issue("a")
+
+
+def replace(tmp_path, pair, mode=0o600):
+    """Put a pair where another one is, as tools that renew certificates do."""
+    for name, data in (("a.key", pair.key), ("a.crt", pair.certificate)):
+        fresh = tmp_path / f"{name}.new"
+        fresh.write_bytes(data)
+        fresh.chmod(mode)
+        fresh.rename(tmp_path / name)
+
+
+def test_a_key_that_was_refused_is_read_once_it_is_mended(tmp_path, served, caplog):
+    certificates, other = served
+    replace(tmp_path, other, mode=0o644)
+    assert [certificates.fetch() for _ in range(5)] == [None] * 5
+    assert caplog.text.count("chmod 0600") == 1 and len(caplog.records) == 1, "it is said once"
+    (tmp_path / "a.key").chmod(0o600)
+    assert certificates.fetch() is not None and certificates.fetch() is None
+
+
+def test_a_key_that_could_not_be_read_is_read_later(tmp_path, served, caplog, monkeypatch):
+    certificates, other = served
+    replace(tmp_path, other)
+
+    def denied(*_):
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), "a.key")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "read_bytes", denied)
+        assert certificates.fetch() is None and certificates.fetch() is None
+    assert len(caplog.records) == 1
+    assert certificates.fetch() is not None
+
+
+def test_a_pair_of_which_half_is_there_is_read_when_it_is_whole(tmp_path, served, caplog):
+    certificates, other = served
+    before = (tmp_path / "a.key").read_bytes()
+    replace(tmp_path, other)
+    (tmp_path / "a.key").write_bytes(before)
+    assert certificates.fetch() is None and "do not fit" in caplog.text
+    replace(tmp_path, other)
+    assert certificates.fetch() is not None and certificates.fetch() is None
 
 
 # ---- buckets ----
