@@ -16,6 +16,7 @@ class Lender:
     def __init__(self) -> None:
         self.number = 0
         self.lasting: set[tuple[int, int]] = set()
+        self.asked = 0
 
     @contextlib.contextmanager
     def lend_slab(self, slab):
@@ -24,6 +25,7 @@ class Lender:
         yield 100 + self.number, self.number
 
     def is_lent(self, slab, loan):
+        self.asked += 1
         return (slab, loan) in self.lasting
 
 
@@ -73,3 +75,39 @@ def test_a_destroyed_slab_is_not_asked_about(lending, lender):
     lending.forget(2)
     assert lending.look() == [ProcessGone(SESSION)]
     assert lending.end(77) == ProcessGone(77)
+
+
+def take(lending, lender, *, lasts: int) -> None:
+    """Lend a slab a thousand times; the last `lasts` loans are kept, those before given up."""
+    before = lender.number
+    for _ in range(1000):
+        with lending.lend(SESSION, 3):
+            if lender.number - lasts > before:
+                lender.lasting.discard((3, lender.number - lasts))
+
+
+def test_loans_that_ended_are_forgotten_while_the_session_lives(lending, lender):
+    for lasts in (1, 10):
+        take(lending, lender, lasts=lasts)
+        lender.asked = 0
+        assert 3 in lending.end(SESSION).written
+        lender.lasting = {each for each in lender.lasting if each[0] != 3}
+        lender.asked = 0
+        assert 3 not in lending.end(SESSION).written
+        assert lender.asked <= 2 * lasts + 4, "each is a call of the kernel, on the loop"
+
+
+def test_a_loan_that_lasts_is_never_forgotten(lending, lender):
+    with lending.lend(SESSION, 3):
+        first = lender.number
+    take(lending, lender, lasts=1)
+    lender.lasting = {(3, first)}
+    assert lending.end(SESSION).written == {3}
+    lender.lasting.clear()
+    assert lending.look() == [ProcessGone(SESSION)]
+
+
+def test_one_that_keeps_all_it_was_lent_makes_no_give_dearer(lending, lender):
+    lender.asked = 0
+    take(lending, lender, lasts=1000)
+    assert lender.asked <= 2 * 1000
