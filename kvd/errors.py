@@ -18,6 +18,11 @@ class ErrorKind(IntEnum):
     CORRUPT = 8
 
 
+# Of a gRPC call's trailing metadata: the name of the kind that the daemon refused it with. Without
+# it a status may be the transport's.
+KIND_METADATA = "kvd-error-kind"
+
+
 class KvdError(Exception):
     """A refusal or failure, addressed to the caller of kvd."""
 

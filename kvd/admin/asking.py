@@ -9,7 +9,7 @@ from pathlib import Path
 import grpc
 from google.protobuf.message import Message
 
-from kvd.errors import ErrorKind, KvdError
+from kvd.errors import KIND_METADATA, ErrorKind, KvdError
 from kvd.v1 import admin_pb2_grpc
 
 TIMEOUT_SECONDS = 5.0
@@ -64,6 +64,11 @@ class AdminClient:
 
     def _named(self, error: grpc.RpcError, name: str, timeout_s: float) -> KvdError:
         code, details = error.code(), error.details() or ""
+        own = dict(error.trailing_metadata() or ()).get(KIND_METADATA)
+        if own is not None:
+            kind = ErrorKind.__members__.get(own, ErrorKind.UNAVAILABLE)
+            return KvdError(kind, details or own)
+        # The transport's, or of a daemon that does not name its kinds yet.
         match code:
             case grpc.StatusCode.DEADLINE_EXCEEDED:
                 return NoDaemon(self._hung(timeout_s))

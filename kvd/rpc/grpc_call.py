@@ -10,7 +10,7 @@ import grpc
 
 from kvd.core.effects import Outcome, Promise
 from kvd.daemon.inbox import PieceSink, Place
-from kvd.errors import ErrorKind, KvdError
+from kvd.errors import KIND_METADATA, ErrorKind, KvdError
 from kvd.rpc.replies import promise_of, ready_of
 from kvd.v1 import kvd_pb2 as pb
 
@@ -30,10 +30,10 @@ STATUS = {
 
 
 async def abort(context: grpc.aio.ServicerContext, error: KvdError) -> NoReturn:
-    """End the call with the status of an error, and when to try again in its metadata."""
-    trailing = ()
+    """End the call with the status of an error; its kind, and when to try again, are metadata."""
+    trailing = ((KIND_METADATA, error.kind.name),)
     if error.retry_after_ms:
-        trailing = ((RETRY_METADATA, str(error.retry_after_ms)),)
+        trailing += ((RETRY_METADATA, str(error.retry_after_ms)),)
     await context.abort(STATUS[error.kind], error.message, trailing)
     raise AssertionError("abort returned")
 
