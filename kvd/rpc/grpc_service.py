@@ -173,7 +173,8 @@ class GrpcDoor:
             self._audit.denied("attach", context.peer(), denied.why)
             await context.abort(grpc.StatusCode.UNAUTHENTICATED, NO_CREDENTIAL)
         async with answering(context):
-            request = parse(pb.AttachRequest, await self._reading.data(tenant, context))
+            with self._counted(tenant):  # Of those that have begun, the sessions are bounded.
+                request = parse(pb.AttachRequest, await self._reading.data(tenant, context))
             hello, stream = request.hello, AttachStream()
             check_hello(hello)
             session, epoch = self._sessions.attach(tenant, stream)

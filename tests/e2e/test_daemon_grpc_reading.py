@@ -9,7 +9,7 @@ import pytest
 from grpc_health.v1 import health_pb2
 
 from kvd.limits import Limits
-from kvd.rpc import grpc_reading
+from kvd.rpc import grpc_reading, grpc_service
 from kvd.rpc.grpc_service import CONNECTIONS_PER_SESSION, NO_CREDENTIAL, NO_TOKEN
 from kvd.v1 import kvd_pb2 as pb
 from tests.e2e.process import DEADLINE_S
@@ -133,6 +133,36 @@ def test_a_call_whose_session_ends_before_its_message_came_is_answered(
     come.set()
     error = refusal(lambda: list(call))
     assert error.code() == grpc.StatusCode.ABORTED and "session" in error.details()
+
+
+def test_attaches_whose_message_has_not_come_are_calls_of_their_tenant(
+    channel, silent, monkeypatch
+):
+    reading = threading.Semaphore(0)
+    read = grpc_reading.Reading.data
+
+    async def noted(*arguments):
+        reading.release()
+        return await read(*arguments)
+
+    monkeypatch.setattr(grpc_reading.Reading, "data", noted)
+    monkeypatch.setattr(grpc_service, "CALLS_MAX", 2)
+    calls = [begin(channel, KVD + "Attach", silent(), A_TOKEN) for _ in range(2)]
+    assert all(reading.acquire(timeout=DEADLINE_S) for _ in calls)
+    error = refusal(lambda: Attached(channel, A_TOKEN))
+    assert error.code() == grpc.StatusCode.RESOURCE_EXHAUSTED and "2 calls" in error.details()
+    for call in calls:
+        call.cancel()
+
+    def has_room() -> Attached | None:
+        try:
+            return Attached(channel, A_TOKEN)
+        except grpc.RpcError:
+            return None
+
+    sessions = [until(has_room, "there is room again") for _ in range(4)]
+    for session in sessions:
+        session.call.cancel()
 
 
 # ---- connections ----
