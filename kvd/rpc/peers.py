@@ -62,7 +62,7 @@ class ProcessWatch:
         self._watched: dict[int, _Watched] = {}
 
     def add(self, peer: Peer, pidfd: int, session: int) -> None:
-        """Watch for a session's process; owns the pidfd from here on."""
+        """Watch for a session's process; owns the pidfd from here on. Raise OSError."""
         # A pid seen from another namespace is 0 for everybody.
         key = peer.pid if peer.pid else -session
         known = self._watched.get(key)
@@ -73,8 +73,12 @@ class ProcessWatch:
             os.close(pidfd)  # Both are of a process that lives, so of the same one.
             known.sessions.append(session)
             return
+        try:
+            self._loop.add_reader(pidfd, self._fire, key)
+        except OSError:
+            os.close(pidfd)
+            raise
         self._watched[key] = _Watched(pidfd, [session])
-        self._loop.add_reader(pidfd, self._fire, key)
 
     def close(self) -> None:
         for watched in self._watched.values():

@@ -74,7 +74,12 @@ class Sessions:
             raise no_session(error) from None
         self._begin(session, admitted.session)
         session.pid = peer.pid
-        self._watch.add(peer, pidfd, session.id)
+        try:
+            self._watch.add(peer, pidfd, session.id)
+        except OSError as error:
+            os.close(admitted.page_descriptor)
+            self._forget_attached(session)  # Nothing was lent to its process either.
+            raise no_session(error) from None
         self._by_nonce[session.nonce] = session
         return session, admitted
 

@@ -1,5 +1,7 @@
 """Handshakes, frames and what a session may do, over real sockets."""
 
+import contextlib
+import errno
 import mmap
 import os
 import signal
@@ -12,9 +14,10 @@ import numpy as np
 import pytest
 
 from kvd.limits import Limits
+from kvd.rpc import peers
 from kvd.v1 import kvd_pb2 as pb
 from kvd.wire import CONTROL_MAGIC, CONTROL_PAGE, FRAME_HEAD, FrameKind
-from tests.e2e.process import DEADLINE_S, ROOT, running
+from tests.e2e.process import DEADLINE_S, ROOT, in_process, running
 from tests.e2e.rawclient import (
     Channel,
     RawClient,
@@ -45,6 +48,15 @@ def client(daemon):
 def stored(client, model: str, chunks: int = 5):
     keyspace = register(client, keyspace_message(small_keyspace(model)))
     return put(client, keyspace, chain_of(chunks), CELLS, 100)
+
+
+def pages_here() -> int:
+    """Return how many descriptors of control pages this process has open."""
+    links = []
+    for name in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(FileNotFoundError):
+            links.append(os.readlink(f"/proc/self/fd/{name}"))
+    return sum("memfd:kvd-control" in link for link in links)
 
 
 def error_frame(stream: Stream) -> pb.Error:
@@ -111,6 +123,28 @@ def test_a_packet_beyond_the_limit_is_refused_by_name(daemon):
     channel.socket.send(bytes(8192))
     message, _ = channel.receive()
     assert message.refused.kind == pb.INVALID and "4096" in message.refused.message
+
+
+def test_a_process_that_cannot_be_watched_is_refused_and_leaves_nothing(
+    short_directory, monkeypatch
+):
+    def fail(self, peer, pidfd, session):
+        os.close(pidfd)
+        raise OSError(errno.ENOSPC, "no")
+
+    limits = Limits(sessions_max=2)
+    with in_process(short_directory, limits, limits.slab_bytes) as tenant:
+        pages = pages_here()
+        with monkeypatch.context() as patch:
+            patch.setattr(peers.ProcessWatch, "add", fail)
+            for _ in range(3):
+                with pytest.raises(Refused, match="no session could be made") as refused:
+                    Channel(tenant).hello()
+                assert refused.value.kind == pb.UNAVAILABLE
+        assert pages_here() == pages
+        both = [RawClient(tenant) for _ in range(2)]
+        for client in both:
+            client.close()
 
 
 def test_a_second_hello_ends_the_session(client):

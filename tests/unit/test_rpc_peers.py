@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import errno
 import os
 import socket
 import subprocess
@@ -83,6 +84,22 @@ def test_the_end_of_a_process_is_told_for_every_session_of_it():
         child.wait(DEADLINE_S)
 
     asyncio.run(main())
+
+
+def test_a_process_that_cannot_be_watched_leaves_nothing():
+    class Full:
+        """A loop whose epoll takes no more."""
+
+        def add_reader(self, *arguments):
+            raise OSError(errno.ENOSPC, "no")
+
+    watch = ProcessWatch(Full(), lambda session: None)
+    before = open_like("pidfd")
+    for session in (1, 2):
+        with pytest.raises(OSError):
+            watch.add(Peer(77, 0), os.pidfd_open(os.getpid()), session)
+    assert open_like("pidfd") == before
+    watch.close()
 
 
 def test_a_pid_of_a_process_that_ended_is_told_before_another_takes_it():
