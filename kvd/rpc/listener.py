@@ -13,6 +13,7 @@ from kvd.errors import ErrorKind, KvdError
 
 BACKLOG = 128
 RETRY_SECONDS = 0.5  # Between tries to accept when descriptors ran out.
+_LEFT = (errno.ECONNABORTED, errno.EPROTO, errno.EINTR)  # The peer did, before our accept.
 _EXHAUSTED = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
 _log = logging.getLogger("kvd.listener")
@@ -69,23 +70,26 @@ def unknown_sockets(passed: Iterable[str], tenants: Iterable[str]) -> KvdError:
 async def accept_forever(
     listening: socket.socket, path: Path, take: Callable[[socket.socket], Awaitable[None]]
 ) -> None:
-    """Hand every connection to `take`. Without descriptors, wait: those who connected wait too."""
+    """Hand every connection to `take`. Without descriptors, wait: those who connected wait too.
+
+    Nor is one that fails for any other reason asked again at once: it would leave nobody a turn.
+    """
     loop = asyncio.get_running_loop()
-    exhausted = False
+    waiting = False
     while True:
         try:
             connection, _ = await loop.sock_accept(listening)
         except OSError as error:
-            if error.errno not in _EXHAUSTED:
-                continue  # The peer left between its connect and our accept.
-            if not exhausted:
-                why = error.strerror
-                _log.error("accepting at %s waits: %s; raise LimitNOFILE", path, why)
-            exhausted = True
+            if error.errno in _LEFT:
+                continue
+            if not waiting:
+                remedy = "raise LimitNOFILE" if error.errno in _EXHAUSTED else "restart kvd"
+                _log.error("accepting at %s waits: %s; %s", path, error.strerror, remedy)
+            waiting = True
             await asyncio.sleep(RETRY_SECONDS)
             continue
-        if exhausted:
-            exhausted = False
+        if waiting:
+            waiting = False
             _log.warning("accepting at %s again", path)
         try:
             await take(connection)
