@@ -1,4 +1,4 @@
-"""What an operator is told of a call that failed: by the daemon itself, or since nobody is there."""
+"""What an operator is told of a call that failed: the daemon refused it, or nobody is there."""
 
 import asyncio
 import threading
