@@ -110,7 +110,7 @@ def drain_flags(parser: argparse.ArgumentParser) -> None:
 
 def run_drain(client: AdminClient, arguments: argparse.Namespace) -> int:
     """End the daemon; 1 when it ended before all that was sealed was on disk."""
-    last = admin.DrainReply()
+    last = None
     shown = sys.stderr.isatty() and not arguments.json
     try:
         for last in client.stream("Drain", admin.DrainRequest()):
@@ -120,12 +120,13 @@ def run_drain(client: AdminClient, arguments: argparse.Namespace) -> int:
                 line = f"{last.sessions} sessions, {last.requests} requests, {saved}, {left}"
                 print(f"\r\033[K{line}", end="", file=sys.stderr, flush=True)
     except NoDaemon:
-        if not last.ByteSize():
+        if last is None:
             raise  # It was not there to begin with.
+    saved = last is not None and last.saved
     if shown:
         print("\r\033[K", end="", file=sys.stderr, flush=True)
     if arguments.json:
-        print(json.dumps({"ended": True, "saved": last.saved}))
+        print(json.dumps({"ended": True, "saved": saved}))
     else:
-        show_line("the daemon has ended" + ("" if last.saved else "; not all was saved"))
-    return 0 if last.saved else 1
+        show_line("the daemon has ended" + ("" if saved else "; not all was saved"))
+    return 0 if saved else 1

@@ -44,7 +44,8 @@ class Desk:
         """`paths` are of data directories, in the core's order."""
         self._state, self._clock, self._links, self.paths = state, clock, links, paths
         self._started_ns = clock.now_ns()
-        self._stopping_ns: int | None = None
+        self._stopping = False
+        self.drain_end_ns: int | None = None  # Set when draining begins, whoever asked for it.
         self.on_stop: Callable[[], None] = _nothing  # Set by who can end the process.
 
     def admit(self, link: "Link") -> None:
@@ -119,15 +120,16 @@ class Desk:
 
     def stop(self) -> None:
         """Have the daemon drain and end, as by SIGTERM; more than once is once."""
-        if self._stopping_ns is None:
-            self._stopping_ns = self._clock.now_ns()
+        if not self._stopping:
+            self._stopping = True
             self.on_stop()
 
     def progress(self) -> Progress:
         state = self._state
-        begun_ns = self._clock.now_ns() if self._stopping_ns is None else self._stopping_ns
         requests = sum(len(session.requests) for session in state.sessions.values())
-        left_ns = max(0, begun_ns + state.config.limits.drain_ns - self._clock.now_ns())
+        left_ns = state.config.limits.drain_ns
+        if self.drain_end_ns is not None:
+            left_ns = max(0, self.drain_end_ns - self._clock.now_ns())
         return Progress(census.summarize(state).sessions, requests, is_saved(state), left_ns)
 
 

@@ -205,7 +205,7 @@ class Daemon:
             return self._hands.is_idle() and not filling and is_saved(self._state)
 
         self.post(DrainStarted())
-        deadline_ns = self.now_ns() + self.limits.drain_ns
+        deadline_ns = self.desk.drain_end_ns = self.now_ns() + self.limits.drain_ns
         look_s = self.limits.tick_ns / NS_PER_S / IDLE_LOOKS_PER_TICK
         while not (is_settled() or hurry.is_set() or self.now_ns() >= deadline_ns):
             await _wait(hurry, look_s)

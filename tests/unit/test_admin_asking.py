@@ -1,5 +1,6 @@
 """What an operator is told of a call that failed: the daemon refused it, or nobody is there."""
 
+import argparse
 import asyncio
 import threading
 from contextlib import contextmanager
@@ -8,6 +9,7 @@ import grpc
 import pytest
 
 from kvd.admin.asking import AdminClient, NoDaemon
+from kvd.cli.admin_change import run_drain
 from kvd.config import ADMIN_SOCKET
 from kvd.errors import ErrorKind, KvdError
 from kvd.rpc.grpc_call import answering
@@ -90,6 +92,35 @@ def test_a_kind_that_is_not_known_is_the_daemons_all_the_same(path):
         client.call("Forget", admin.ForgetRequest())
     assert not isinstance(refused.value, NoDaemon)
     assert refused.value.kind == ErrorKind.UNAVAILABLE
+
+
+class Draining:
+    """Answers Drain with some replies, and then as a connection that breaks."""
+
+    def __init__(self, *replies):
+        self._replies = replies
+
+    def stream(self, name, request):
+        yield from self._replies
+        raise NoDaemon("the connection broke")
+
+
+@pytest.mark.parametrize(
+    ("replies", "code"),
+    [
+        ([admin.DrainReply()], 1),
+        ([admin.DrainReply(sessions=3, left_ms=9), admin.DrainReply()], 1),
+        ([admin.DrainReply(left_ms=9), admin.DrainReply(saved=True)], 0),
+    ],
+)
+def test_a_daemon_that_was_heard_has_ended_when_its_connection_breaks(capsys, replies, code):
+    assert run_drain(Draining(*replies), argparse.Namespace(json=False)) == code
+    assert "the daemon has ended" in capsys.readouterr().out
+
+
+def test_a_daemon_that_was_never_heard_has_not_ended(capsys):
+    with pytest.raises(NoDaemon):
+        run_drain(Draining(), argparse.Namespace(json=False))
 
 
 def test_a_daemon_that_does_not_answer_hangs(path):

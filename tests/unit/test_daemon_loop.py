@@ -84,6 +84,29 @@ def test_tables_that_are_wrong_end_the_daemon(monkeypatch):
     assert len(bugs) == 1 and "I11" in str(bugs[0])
 
 
+def test_what_is_left_of_a_drain_counts_from_its_beginning(tmp_path, monkeypatch):
+    left = []
+
+    async def use(daemon):
+        drain_ns = daemon.limits.drain_ns
+        now = [daemon.now_ns()]
+        monkeypatch.setattr(daemon._clock, "now_ns", lambda: now[0])
+
+        def is_saved(state):
+            now[0] += drain_ns // 4  # As one look at it after the other.
+            daemon.desk.stop()  # As an operator does who comes later.
+            left.append(daemon.desk.progress().left_ns)
+            return False
+
+        monkeypatch.setattr(loop_module, "is_saved", is_saved)
+        daemon.start()
+        assert daemon.desk.progress().left_ns == drain_ns
+        await daemon.drain(asyncio.Event())
+        assert left[:4] == [drain_ns - drain_ns // 4 * part for part in (1, 2, 3, 4)]
+
+    with_daemon(tmp_path, use)
+
+
 def test_a_drain_waits_for_what_is_not_saved_and_no_longer_than_its_bound(
     tmp_path, monkeypatch, caplog
 ):
