@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 SO_PEERPIDFD = 77  # Linux 6.5; not in Python's socket module.
+TOLD_AT_ONCE = 16  # Sessions of processes that are gone, before others have their turn of the loop.
 _CREDENTIALS = struct.Struct("3i")
 
 
@@ -55,11 +56,16 @@ class _Watched:
 
 
 class ProcessWatch:
-    """Calls back for every session of a process when it is gone; one pidfd for each process."""
+    """Calls back for every session of a process when it is gone; one pidfd for each process.
+
+    One that lived for long may have had a hundred thousand: they are told in turns, and first the
+    newest, which may be open still.
+    """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, on_gone: Callable[[int], None]) -> None:
         self._loop, self._on_gone = loop, on_gone
         self._watched: dict[int, _Watched] = {}
+        self._gone: list[int] = []  # Sessions of processes that are gone, to be told from the end.
 
     def add(self, peer: Peer, pidfd: int, session: int) -> None:
         """Watch for a session's process; owns the pidfd from here on. Raise OSError."""
@@ -85,6 +91,7 @@ class ProcessWatch:
             self._loop.remove_reader(watched.pidfd)
             os.close(watched.pidfd)
         self._watched.clear()
+        self._gone.clear()
 
     def _fire(self, key: int) -> None:
         watched = self._watched.pop(key, None)
@@ -92,8 +99,16 @@ class ProcessWatch:
             return
         self._loop.remove_reader(watched.pidfd)
         os.close(watched.pidfd)
-        for session in watched.sessions:
-            self._on_gone(session)
+        waiting = bool(self._gone)
+        self._gone += watched.sessions
+        if not waiting:
+            self._tell()
+
+    def _tell(self) -> None:
+        for _ in range(min(TOLD_AT_ONCE, len(self._gone))):
+            self._on_gone(self._gone.pop())
+        if self._gone:
+            self._loop.call_soon(self._tell)
 
 
 def _has_exited(pidfd: int) -> bool:

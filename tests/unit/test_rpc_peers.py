@@ -79,11 +79,51 @@ def test_the_end_of_a_process_is_told_for_every_session_of_it():
         assert open_like("pidfd") == before + 1
         child.stdin.close()
         await asyncio.wait_for(all_gone.wait(), DEADLINE_S)
-        assert gone == [4, 5, 6]
+        assert gone == [6, 5, 4]
         assert open_like("pidfd") == before
         child.wait(DEADLINE_S)
 
     asyncio.run(main())
+
+
+def test_a_process_of_many_sessions_leaves_the_loop_to_others():
+    async def main():
+        loop, gone, count = asyncio.get_running_loop(), [], 50 * peers.TOLD_AT_ONCE
+        watch = ProcessWatch(loop, gone.append)
+        child = sleeper()
+        for session in range(count):
+            watch.add(Peer(child.pid, 0), os.pidfd_open(child.pid), session)
+        child.stdin.close()
+        child.wait(DEADLINE_S)
+        told = 0
+        while len(gone) < count:
+            await asyncio.sleep(0)
+            assert len(gone) - told <= 2 * peers.TOLD_AT_ONCE
+            told = len(gone)
+        assert gone == list(reversed(range(count)))
+        watch.close()
+
+    asyncio.run(asyncio.wait_for(main(), DEADLINE_S))
+
+
+def test_what_was_not_told_before_the_end_is_not_told_behind_it():
+    async def main():
+        gone = []
+        watch = ProcessWatch(asyncio.get_running_loop(), gone.append)
+        child = sleeper()
+        for session in range(3 * peers.TOLD_AT_ONCE):
+            watch.add(Peer(child.pid, 0), os.pidfd_open(child.pid), session)
+        child.stdin.close()
+        child.wait(DEADLINE_S)
+        while not gone:
+            await asyncio.sleep(0)
+        watch.close()
+        told = len(gone)
+        for _ in range(10):
+            await asyncio.sleep(0)
+        assert len(gone) == told < 3 * peers.TOLD_AT_ONCE
+
+    asyncio.run(asyncio.wait_for(main(), DEADLINE_S))
 
 
 def test_a_process_that_cannot_be_watched_leaves_nothing():
