@@ -32,7 +32,6 @@ from kvd.core.disk_events import (
     Probed,
     ReadReleased,
     SegmentDone,
-    SpaceSeen,
     StripsRead,
     StripsWritten,
 )
@@ -45,7 +44,7 @@ from kvd.daemon.recovery import find_tier
 from kvd.daemon.ssd import SsdHand
 from kvd.disk import contract
 from kvd.errors import Fault, FaultKind, KvdError
-from kvd.limits import MIB, PAGE_BYTES, CatalogBounds, Limits
+from kvd.limits import PAGE_BYTES, CatalogBounds, Limits
 from kvd.testing.tier_bench import At, Bench, rows_of
 from kvd.types import PlaneClass
 from tests.unit.disk_double import is_locked
@@ -262,36 +261,6 @@ def test_a_purge_that_fails_is_logged_and_not_told(scene, caplog):
     scene.hand._on_committed(SimpleNamespace(batches=(-1, 4), fault=fault))
     assert scene.events == [Committed(4, fault)]
     assert "the catalog is full" in caplog.text
-
-
-# ---- space ----
-
-
-def test_a_directory_whose_space_cannot_be_seen_is_named(scene):
-    scene.hand._space._paths[1] = scene.paths[1] / "gone"
-    scene.carry_out(MeasureSpace())
-    scene.settle(lambda: scene.events)
-    [event] = scene.events
-    assert event.directory == 1 and event.fault.kind == FaultKind.GONE
-
-
-def test_a_file_system_that_hangs_blocks_nobody(scene, monkeypatch):
-    begun, over = threading.Event(), threading.Event()
-
-    def hang(path):
-        begun.set()
-        assert over.wait(30)
-        return 1, MIB
-
-    monkeypatch.setattr("kvd.daemon.space.free_space", hang)
-    scene.carry_out(MeasureSpace())
-    assert begun.wait(30)
-    for _ in range(5):
-        scene.carry_out(MeasureSpace())
-    scene.carry_out(ProbeDirectory(0))
-    scene.settle(lambda: scene.events == [Probed(0, None)])
-    over.set()
-    scene.settle(lambda: scene.events[1:] == [SpaceSeen((1, 1), (MIB, MIB))] * 2)
 
 
 # ---- reports and the log ----
