@@ -6,13 +6,10 @@ they have mapped is offered to no other writer (I4). The kernel knows; no client
 
 import contextlib
 from collections import deque
-from collections.abc import Container, Iterator
-from itertools import islice
+from collections.abc import Iterator
 
 from kvd.arena.contract import Lender
 from kvd.core.events import ProcessGone
-
-LOOKED_AT_ONCE = 16  # Sessions that have loans.
 
 
 class Lending:
@@ -47,17 +44,9 @@ class Lending:
             self._loans.pop(session, None)
         return ProcessGone(session, written)
 
-    def look(self, known: Container[int]) -> list[ProcessGone]:
-        """Return what has changed of processes that are gone; `known` are the core's sessions.
-
-        Of any other session that nobody can write with any more it is told too, though its process
-        may live, and have more sessions, for as long as the daemon.
-        """
+    def look(self) -> list[ProcessGone]:
+        """Return what has changed of processes that are gone."""
         changed = [s for s, told in self._written.items() if self._still_written(s) != told]
-        for session in list(islice(self._loans, LOOKED_AT_ONCE)):
-            self._loans[session] = self._loans.pop(session)  # To the end: others have their turn.
-            if session not in known and session not in self._written:
-                changed += [] if self._still_written(session) else [session]
         return [self.end(session) for session in changed]
 
     def _forget_ended(self, slab: int, loans: deque[int]) -> None:

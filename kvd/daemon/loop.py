@@ -228,7 +228,7 @@ class Daemon:
     def _tick(self) -> None:
         if self._ssd is not None:
             self._tell_day()
-        for event in self._hands.lending.look(self._state.sessions):
+        for event in self._hands.lending.look():
             self.post(event)
         self.post(Ticked())
         self._ticks += 1

@@ -4,21 +4,15 @@ What they write then is never among the bytes that the daemon offers to anybody 
 """
 
 import itertools
-import os
-from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from kvd.clock import NS_PER_S
-from kvd.config import ServeConfig, TenantSettings
-from kvd.core.transitions import SlabState
-from kvd.limits import KIB, MIB, Limits
+from kvd.limits import KIB, MIB
 from kvd.v1 import kvd_pb2 as pb
 from kvd.wire import FrameKind
-from tests.e2e.process import running, served
+from tests.e2e.process import running
 from tests.e2e.rawclient import RawClient, chain_of, keyspace_message, small_keyspace
-from tests.e2e.remote_node import until
 from tests.e2e.strips import Stored, lookup, put, read_mapped, register
 from tests.e2e.zombie import CHUNKS, zombie
 
@@ -106,27 +100,3 @@ def test_what_a_child_leaves_is_written_again_and_was_read_meanwhile(daemon, how
             raise AssertionError("nobody may write there, and nobody does")
         assert neighbour.read() >= 2 * STRIPS_OF_SLAB
         neighbour.client.close()
-
-
-def test_a_session_that_is_over_keeps_a_slab_for_as_long_as_its_process_has_it(short_directory):
-    """And no longer, though the process lives on, and may for as long as the daemon."""
-    limits = replace(
-        Limits(), slab_bytes=SLAB, quarantine_ns=NS_PER_S // 10, tick_ns=NS_PER_S // 50
-    )
-    uids = frozenset({os.geteuid()})
-    config = ServeConfig(short_directory, (TenantSettings("a"),), SLABS * SLAB, uids, limits)
-    with served(config) as here:
-        client = RawClient(here.directory / "a")
-        keyspace = register(client, keyspace_message(small_keyspace("over")))
-        put(client, keyspace, chain_of(1), CELLS, CELL_BYTES)
-        [(number, (_, descriptor, _))] = client.channel.slabs.items()
-        daemon, slab = here.daemon, here.daemon._state.slabs[number]
-        client.channel.close()
-        client.stream.close()
-        until(lambda: client.welcome.session not in daemon._state.sessions, "it is closed")
-        ticks = daemon._ticks
-        until(lambda: daemon._ticks > ticks + 3, "the daemon looks again and again")
-        assert slab.state == SlabState.ORPHAN and daemon._hands.lending._loans
-        os.close(descriptor)
-        until(lambda: slab.state == SlabState.IDLE, "others may write there")
-        assert not daemon._hands.lending._loans

@@ -5,10 +5,9 @@ import contextlib
 import pytest
 
 from kvd.core.events import ProcessGone
-from kvd.daemon.lending import LOOKED_AT_ONCE, Lending
+from kvd.daemon.lending import Lending
 
 SESSION, OTHER = 4, 5
-KNOWN = {SESSION, OTHER}
 
 
 class Lender:
@@ -46,13 +45,13 @@ def lending(lender):
 
 def test_slabs_that_others_have_are_told_and_again_when_they_become_less(lending, lender):
     assert lending.end(SESSION) == ProcessGone(SESSION, frozenset({1, 2}))
-    assert lending.look(KNOWN) == []
+    assert lending.look() == []
     lender.lasting.discard((1, 1))
-    assert lending.look(KNOWN) == [ProcessGone(SESSION, frozenset({2}))]
-    assert lending.look(KNOWN) == []
+    assert lending.look() == [ProcessGone(SESSION, frozenset({2}))]
+    assert lending.look() == []
     lender.lasting.clear()
-    assert lending.look(KNOWN) == [ProcessGone(SESSION)]
-    assert lending.look(KNOWN) == []
+    assert lending.look() == [ProcessGone(SESSION)]
+    assert lending.look() == []
 
 
 def test_a_slab_lent_twice_is_free_when_both_loans_have_ended(lending, lender):
@@ -61,7 +60,7 @@ def test_a_slab_lent_twice_is_free_when_both_loans_have_ended(lending, lender):
     lender.lasting -= {(1, 1), (2, 2)}
     assert lending.end(SESSION) == ProcessGone(SESSION, frozenset({1}))
     lender.lasting.discard((1, 4))
-    assert lending.look(KNOWN) == [ProcessGone(SESSION)]
+    assert lending.look() == [ProcessGone(SESSION)]
 
 
 def test_another_sessions_loans_are_its_own(lending, lender):
@@ -74,7 +73,7 @@ def test_a_destroyed_slab_is_not_asked_about(lending, lender):
     assert lending.end(SESSION).written == {1, 2}
     lending.forget(1)
     lending.forget(2)
-    assert lending.look(KNOWN) == [ProcessGone(SESSION)]
+    assert lending.look() == [ProcessGone(SESSION)]
     assert lending.end(77) == ProcessGone(77)
 
 
@@ -105,37 +104,10 @@ def test_a_loan_that_lasts_is_never_forgotten(lending, lender):
     lender.lasting = {(3, first)}
     assert lending.end(SESSION).written == {3}
     lender.lasting.clear()
-    assert lending.look(KNOWN) == [ProcessGone(SESSION)]
+    assert lending.look() == [ProcessGone(SESSION)]
 
 
 def test_one_that_keeps_all_it_was_lent_makes_no_give_dearer(lending, lender):
     lender.asked = 0
     take(lending, lender, lasts=1000)
     assert lender.asked <= 2 * 1000
-
-
-def test_of_a_session_that_nobody_can_write_with_it_is_told_though_its_process_lives(
-    lending, lender
-):
-    assert lending.look({OTHER}) == []
-    lender.lasting -= {(1, 1), (2, 2)}
-    assert lending.look(KNOWN) == [], "while the core knows it, it may be lent more"
-    assert lending.look({OTHER}) == [ProcessGone(SESSION)]
-    assert lending.look({OTHER}) == []
-    assert lending.look(set()) == [], "the other one can be written with"
-
-
-def test_sessions_take_turns_to_be_looked_at(lending, lender):
-    count = 10 * LOOKED_AT_ONCE
-    for session in range(100, 100 + count):
-        with lending.lend(session, 7):
-            pass
-    lender.lasting = {each for each in lender.lasting if each[0] != 7}
-    told = []
-    for _ in range(12):
-        lender.asked = 0
-        told += lending.look(KNOWN)
-        assert lender.asked <= 2 * LOOKED_AT_ONCE
-    assert sorted(told, key=lambda gone: gone.session) == [
-        ProcessGone(session) for session in range(100, 100 + count)
-    ]
