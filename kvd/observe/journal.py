@@ -1,11 +1,13 @@
 """Entries of systemd's journal by its native protocol, which alone carries fields of our own.
 
 Each is one datagram: `NAME=value` lines, or a length before a value of several lines. A journal
-that cannot be reached has the line on stderr instead, with the priority that systemd reads there.
+that takes none has the line on stderr instead, with the priority that systemd reads there. What
+stderr does not take at once either is counted, and lost: mostly it is the same journal, that hangs.
 """
 
 import contextlib
 import logging
+import select
 import socket
 import struct
 from collections.abc import Callable, Iterable
@@ -34,26 +36,38 @@ class Journal(logging.Handler):
         self._otherwise, self._path = otherwise, str(path)
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC)
         self._socket.setblocking(False)  # The loop is not to wait for a log.
+        self._lost = 0
 
     def emit(self, record: logging.LogRecord) -> None:
-        try:
-            self._socket.sendto(self._entry(record), self._path)
-        except OSError:
-            self._write(record)
+        words = self._words_of(record)
+        if self._lost:
+            words += f"; {self._lost} lines before it are lost"
+        took = self._send(record, words) or self._write(record, words)
+        self._lost = 0 if took else self._lost + 1
 
     def close(self) -> None:
         self._socket.close()
         super().close()
 
-    def _write(self, record: logging.LogRecord) -> None:
-        line = f"<{priority_of(record.levelno)}>{record.name}: {self._words_of(record)}\n"
+    def _send(self, record: logging.LogRecord, words: str) -> bool:
+        try:
+            self._socket.sendto(self._entry(record, words), self._path)
+        except OSError:
+            return False
+        return True
+
+    def _write(self, record: logging.LogRecord, words: str) -> bool:
+        line = f"<{priority_of(record.levelno)}>{record.name}: {words}\n"
+        if not _has_room(self._otherwise):
+            return False
         with contextlib.suppress(OSError, ValueError):
             self._otherwise.write(line)
             self._otherwise.flush()
+        return True
 
-    def _entry(self, record: logging.LogRecord) -> bytes:
+    def _entry(self, record: logging.LogRecord, words: str) -> bytes:
         fields = {
-            "MESSAGE": self._words_of(record),
+            "MESSAGE": words,
             "PRIORITY": str(priority_of(record.levelno)),
             "SYSLOG_IDENTIFIER": IDENTIFIER,
             "CODE_FILE": record.pathname,
@@ -63,6 +77,14 @@ class Journal(logging.Handler):
         }
         fields |= {f"KVD_{name.upper()}": value for name, value in self._fields_of(record)}
         return b"".join(field_of(name, value) for name, value in fields.items())
+
+
+def _has_room(stream: TextIO) -> bool:
+    """Return whether a stream takes a line without waiting, as far as that can be known."""
+    try:
+        return bool(select.select((), (stream,), (), 0)[1])
+    except (OSError, ValueError):
+        return True  # It is no file of the system.
 
 
 def priority_of(level: int) -> int:

@@ -1,11 +1,13 @@
 """The forms of the log: text, JSON, and entries of a journal over its real socket."""
 
+import contextlib
 import io
 import json
 import logging
 import os
 import socket
 import struct
+import threading
 
 import pytest
 
@@ -137,6 +139,41 @@ def test_without_a_journal_lines_have_its_priorities(short_directory):
     logging.getLogger("kvd.a").info("one")
     logging.getLogger("kvd.a").critical("two")
     assert out.getvalue() == "<6>kvd.a: one\n<2>kvd.a: two\n"
+
+
+def received(listening: socket.socket) -> list[bytes]:
+    """Return what lies in a socket."""
+    listening.setblocking(False)
+    found = []
+    with contextlib.suppress(BlockingIOError):
+        while data := listening.recv(1 << 16):
+            found.append(data)
+    return found
+
+
+def test_a_journal_that_hangs_holds_nobody_up_and_what_is_lost_is_counted(journal):
+    path, listening = journal
+    ours, theirs = socket.socketpair()
+    lines = 1000
+
+    def log_them() -> None:
+        for _ in range(lines):
+            logging.getLogger("kvd.a").info("x" * 1000)
+
+    # Its reader is closed first, so that nobody waits for it any more.
+    with ours, os.fdopen(os.dup(ours.fileno()), "w") as stderr, theirs:
+        start_log(LogSettings("info", "journal"), stderr, socket=path)
+        logger = threading.Thread(target=log_them, daemon=True)
+        logger.start()
+        logger.join(DEADLINE_S)
+        held_up = logger.is_alive()
+        here = len(received(listening)) + b"".join(received(theirs)).count(b"\n")
+        assert not held_up and 0 < here < lines
+        for said in (f"; {lines - here} lines before it are lost", ""):
+            logging.getLogger("kvd.a").info("it reads again")
+            [entry] = received(listening)
+            assert fields(entry)["MESSAGE"] == "it reads again" + said
+        assert not received(theirs)
 
 
 def test_auto_is_the_journal_only_where_stderr_is_its_stream(tmp_path, journal):
