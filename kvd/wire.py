@@ -15,6 +15,9 @@ CONTROL_PAGE = struct.Struct("<8sQQ")
 CONTROL_MAGIC = b"kvdctrl0"
 REVOKE_OFFSET = 16
 
+# Of a reply to an operator, which may list all keyspaces or pins there are.
+ADMIN_REPLY_BYTES_MAX = 256 << 20
+
 # In place of a number of ready pieces: all of each strip.
 WHOLE = 255
 

@@ -11,9 +11,9 @@ from google.protobuf.message import Message
 
 from kvd.errors import KIND_METADATA, ErrorKind, KvdError
 from kvd.v1 import admin_pb2_grpc
+from kvd.wire import ADMIN_REPLY_BYTES_MAX
 
 TIMEOUT_SECONDS = 5.0
-_REPLY_BYTES_MAX = 256 << 20
 
 
 class NoDaemon(KvdError):
@@ -28,7 +28,7 @@ class AdminClient:
         """Connect to a daemon's admin socket; raise NoDaemon when there can be none behind it."""
         _check_socket(path)
         self._path, self._timeout_s = path, timeout_s
-        limit = ("grpc.max_receive_message_length", _REPLY_BYTES_MAX)
+        limit = ("grpc.max_receive_message_length", ADMIN_REPLY_BYTES_MAX)
         options = [limit, ("grpc.enable_retries", 0)]
         self._channel = grpc.insecure_channel(f"unix:{path}", options)
         self._stub = admin_pb2_grpc.KvdAdminStub(self._channel)

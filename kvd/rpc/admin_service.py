@@ -14,6 +14,7 @@ from google.protobuf.message import Message
 from kvd.clock import NS_PER_MS
 from kvd.daemon.inbox import Inbox
 from kvd.errors import KvdError
+from kvd.limits import Limits
 from kvd.rpc import admin_replies as replies
 from kvd.rpc.admin_reads import Reads
 from kvd.rpc.admin_wishes import OperatorWishes
@@ -22,12 +23,19 @@ from kvd.rpc.grpc_service import server_options
 from kvd.rpc.listener import remove_socket
 from kvd.rpc.sessions import Sessions
 from kvd.v1 import admin_pb2 as admin
+from kvd.wire import ADMIN_REPLY_BYTES_MAX
 
 SERVICE = admin.DESCRIPTOR.services_by_name["KvdAdmin"].full_name
 CALLS_MAX = 64
 LOOK_SECONDS = 0.25  # Between two words on how far draining is.
 
 Context = grpc.aio.ServicerContext
+
+
+def door_options(limits: Limits) -> list[tuple[str, int]]:
+    """Return what holds for operators: replies are lists of all there is, and may be long."""
+    larger = {"grpc.max_send_message_length": ADMIN_REPLY_BYTES_MAX}
+    return list((dict(server_options(limits)) | larger).items())
 
 
 class AdminDoor:
@@ -43,7 +51,7 @@ class AdminDoor:
 
     async def open(self) -> None:
         """Bind and serve; the caller holds the directory's lock, as for any gRPC door."""
-        options = server_options(self._inbox.limits)
+        options = door_options(self._inbox.limits)
         server = grpc.aio.server(options=options, maximum_concurrent_rpcs=CALLS_MAX)
         answers = {**self._reads.answers(), **self._wishes.answers()}
         methods = {name: _unary(*how) for name, how in answers.items()}

@@ -12,9 +12,10 @@ from kvd.admin.asking import AdminClient, NoDaemon
 from kvd.cli.admin_change import run_drain
 from kvd.config import ADMIN_SOCKET
 from kvd.errors import ErrorKind, KvdError
+from kvd.limits import Limits
+from kvd.rpc.admin_service import door_options
 from kvd.rpc.grpc_call import answering
 from kvd.v1 import admin_pb2 as admin
-from kvd.v1 import kvd_pb2 as pb
 
 SAID = "what the daemon said, and no more"
 
@@ -28,9 +29,9 @@ def served(path, answer):
         return await answer(context)
 
     async def serve():
-        server = grpc.aio.server()
+        server = grpc.aio.server(options=door_options(Limits()))
         handler = grpc.unary_unary_rpc_method_handler(
-            forget, admin.ForgetRequest.FromString, pb.ClearReply.SerializeToString
+            forget, admin.ForgetRequest.FromString, lambda reply: reply.SerializeToString()
         )
         handlers = grpc.method_handlers_generic_handler("kvd.v1.KvdAdmin", {"Forget": handler})
         server.add_generic_rpc_handlers((handlers,))
@@ -92,6 +93,16 @@ def test_a_kind_that_is_not_known_is_the_daemons_all_the_same(path):
         client.call("Forget", admin.ForgetRequest())
     assert not isinstance(refused.value, NoDaemon)
     assert refused.value.kind == ErrorKind.UNAVAILABLE
+
+
+def test_replies_may_be_as_large_as_operators_take_them(path):
+    async def answer(context):
+        return admin.KeyspacesReply(keyspaces=[admin.KeyspaceInfo(tenant="t" * size)])
+
+    size = 4 * Limits().frame_bytes_max
+    with served(path, answer) as client:
+        reply = client.call("Forget", admin.ForgetRequest())
+    assert reply.ByteSize() > size
 
 
 class Draining:
