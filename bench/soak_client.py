@@ -5,6 +5,7 @@ a call raises ends the process, and so is seen.
 """
 
 import contextlib
+import gc
 import itertools
 import json
 import signal
@@ -32,6 +33,7 @@ CONNECT_S = 2.0
 DECODE_S_OF_TOKEN = 0.0003  # How long a fetch is held for each token that is generated.
 HELD_S_MAX = 0.5
 SLOW_BITS = 400_000_000
+COUNT_EVERY_S = 5.0  # Blocks of memory; it stops the process for a tenth of a second.
 READ_CHUNKS = 8  # At a time, so that comparing takes little memory.
 TO_DISK_EVERY, PREFETCH_EVERY, LEASE_EVERY = 5, 11, 7  # Requests; the rest of each is plain.
 BYTES_EVERY, ANCHORS_ALONE_EVERY = 4, 9
@@ -60,7 +62,7 @@ class Told:
     steady: bool = False  # One daemon was there all the time.
     why: list[str] = field(default_factory=list)
     corrupt: int = 0  # Chunks whose checksums failed, of this process so far.
-    blocks: int = 0  # That the interpreter has allocated; 0: another request was under way.
+    blocks: int = 0  # That the interpreter has allocated; 0: they were not counted.
 
 
 class Requests:
@@ -71,6 +73,7 @@ class Requests:
         traces = set(replay.trace.tolist())
         self._spaces = {trace: client.keyspace(content.keyspace_of(trace)) for trace in traces}
         self._at_work: set[int] = set()  # Changed by whole operations, so no lock.
+        self._next_count_s = 0.0
 
     def due_in_s(self, number: int) -> float:
         """Return how long it is until a request is due."""
@@ -95,8 +98,11 @@ class Requests:
             told.steady = before.connected and after.connected and before.epoch == after.epoch
             told.corrupt = after.counters.checksum_failures
         told.end_s = time.monotonic()
-        if self._at_work == {number}:
+        if self._at_work == {number} and time.monotonic() > self._next_count_s:
+            # Garbage in cycles, up to a quarter of all objects, waits for the collector otherwise.
+            gc.collect()
             told.blocks = sys.getallocatedblocks()
+            self._next_count_s = time.monotonic() + COUNT_EVERY_S
         self._at_work.discard(number)
         return told
 
