@@ -16,8 +16,8 @@ import numpy as np
 
 from kvd.checking.holdings import Holdings
 from kvd.checking.verifying import Verdict, Verdicts, Verifier, wrong_cells
-from kvd.format.strip import LENGTH_MASK, TABLE_ENTRY, table_bytes
 from kvd.limits import MIB, PAGE_BYTES
+from kvd.table import LENGTH_MASK, TABLE_ENTRY, table_bytes
 
 THREADS = 4
 BUFFER_BYTES = 8 * MIB  # Of each thread. Only a cell or a table that is longer makes it longer.

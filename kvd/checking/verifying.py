@@ -8,9 +8,10 @@ import numpy as np
 from kvd.checking.holdings import Holdings
 from kvd.checksum import strip_root
 from kvd.codec import check_cells
-from kvd.format.strip import LENGTH_MASK, TABLE_ENTRY, sound_tables, table_bytes
+from kvd.format.strip import sound_tables
 from kvd.identity import chunk_key
 from kvd.limits import PAGE_BYTES
+from kvd.table import LENGTH_MASK, TABLE_ENTRY, table_bytes
 from kvd.types import PlaneClass
 
 

@@ -17,7 +17,7 @@ from kvd.client.reading import Area, Strips
 from kvd.client.scope import invalid
 from kvd.client.strips import Prepared
 from kvd.codec import check_cells
-from kvd.format.strip import LENGTH_MASK, TABLE_ENTRY, table_bytes
+from kvd.table import LENGTH_MASK, TABLE_ENTRY, table_bytes
 from kvd.types import PlaneClass, Tier
 from kvd.wire import WHOLE
 

@@ -12,9 +12,9 @@ from kvd.client.arrivals import Arrivals
 from kvd.client.mapping import Buffer
 from kvd.client.messages import Promised
 from kvd.client.outcomes import Arrival
-from kvd.format.strip import LENGTH_MASK, TABLE_ENTRY, table_bytes
 from kvd.limits import MIB
 from kvd.shape import CellGrid
+from kvd.table import LENGTH_MASK, TABLE_ENTRY, table_bytes
 from kvd.types import CLASS_COUNT, PlaneClass
 
 WINDOW_BYTES = 16 * MIB  # Of pieces on their way: enough for any link, little to wade through.

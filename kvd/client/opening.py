@@ -20,7 +20,7 @@ from kvd.client.session import Session
 from kvd.client.thread import Gate, answer_for
 from kvd.clock import NS_PER_S, MonotonicClock
 from kvd.errors import KvdError
-from kvd.format.strip import table_bytes
+from kvd.table import table_bytes
 from kvd.v1 import kvd_pb2 as pb
 from kvd.wire import FrameKind
 

@@ -10,10 +10,10 @@ from kvd.client.arrivals import Arrivals
 from kvd.client.messages import Promised, Triple
 from kvd.client.outcomes import Arrival
 from kvd.client.slabs import Slab
-from kvd.format.strip import LENGTH_MASK, TABLE_ENTRY, table_bytes
 from kvd.limits import READ_PIECES_MAX
 from kvd.pieces import read_piece_bytes
 from kvd.shape import CellGrid
+from kvd.table import LENGTH_MASK, TABLE_ENTRY, table_bytes
 from kvd.types import CLASS_COUNT, PlaneClass
 from kvd.wire import WHOLE
 

@@ -24,8 +24,9 @@ from kvd.codec import (
     check_cells,
     decode_cells,
 )
-from kvd.format.strip import LENGTH_MASK, RAW_FLAG, TABLE_ENTRY, sound_tables
+from kvd.format.strip import sound_tables
 from kvd.shape import CellGrid
+from kvd.table import LENGTH_MASK, RAW_FLAG, TABLE_ENTRY
 from kvd.types import CLASS_COUNT, Lane, PlaneClass
 
 _DECODED_AT_ONCE = 4096  # Cells, few enough to find much of them in the cache again.

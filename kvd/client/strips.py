@@ -19,8 +19,9 @@ from kvd.codec import (
 )
 from kvd.codec.copying import copy_strips
 from kvd.errors import ErrorKind, KvdError
-from kvd.format.strip import pack_table, padded, table_bytes
+from kvd.format.strip import pack_table
 from kvd.shape import CellGrid
+from kvd.table import padded, table_bytes
 from kvd.types import CLASS_COUNT, Lane, PlaneClass
 
 _CLASSES = tuple(PlaneClass)

@@ -11,8 +11,9 @@ import numpy as np
 
 from kvd.core.effects import Deliver
 from kvd.daemon.inbox import Place
-from kvd.format.strip import LENGTH_MASK, parse_table, table_bytes
+from kvd.format.strip import parse_table
 from kvd.limits import KIB
+from kvd.table import LENGTH_MASK, table_bytes
 from kvd.types import PlaneClass
 
 PIECE_BYTES_MIN = 32 * KIB  # Below it the cost for each piece outweighs the cost of its bytes.

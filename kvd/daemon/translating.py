@@ -21,10 +21,10 @@ from kvd.disk.contract import Names, Places
 from kvd.format.keyspaces import pack_keyspace
 from kvd.format.records import SEGMENT_KEY_BYTES, empty_segments, seal_segments
 from kvd.format.rows import ROW, ROW_KEY, lane_of, lane_starts, put_lane, seal_rows
-from kvd.format.strip import table_bytes
 from kvd.identity import Keyspace, chunk_key
 from kvd.limits import CHUNK_KEY_BYTES, DIGEST_BYTES
 from kvd.shape import cell_grid
+from kvd.table import table_bytes
 from kvd.types import PlaneClass, SegmentState
 
 _NO_DIGEST = bytes(DIGEST_BYTES)

@@ -10,8 +10,9 @@ from kvd.disk.carrier import Carrier
 from kvd.disk.contract import Names, Places
 from kvd.disk.files import SPANS_MAX
 from kvd.errors import Fault
-from kvd.format.strip import TABLE_ENTRY, sound_tables, table_bytes
+from kvd.format.strip import sound_tables
 from kvd.limits import CHUNK_KEY_BYTES
+from kvd.table import TABLE_ENTRY, table_bytes
 from kvd.types import PlaneClass
 
 

@@ -3,18 +3,7 @@
 import numpy as np
 
 from kvd.limits import CELL_ALIGN_BYTES, STRIP_BYTES_MAX
-from kvd.table import LENGTH_MASK, RAW_FLAG, TABLE_ENTRY, padded, table_bytes
-
-__all__ = [
-    "LENGTH_MASK",
-    "RAW_FLAG",
-    "TABLE_ENTRY",
-    "pack_table",
-    "padded",
-    "parse_table",
-    "sound_tables",
-    "table_bytes",
-]
+from kvd.table import LENGTH_MASK, RAW_FLAG, TABLE_ENTRY, table_bytes
 
 
 def pack_table(

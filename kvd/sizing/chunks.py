@@ -17,8 +17,8 @@ from kvd.codec.profile import (
     chunk_bytes_max,
     strip_bytes_max,
 )
-from kvd.format.strip import padded, table_bytes
 from kvd.shape import CellGrid
+from kvd.table import padded, table_bytes
 from kvd.types import CLASS_COUNT, Dtype
 
 # Bits a value of the exact class of BF16, as measured: least, usual, most.

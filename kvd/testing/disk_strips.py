@@ -6,8 +6,9 @@ import numpy as np
 
 from kvd.checksum import checksum, strip_root
 from kvd.disk.contract import Names, Places
-from kvd.format.strip import pack_table, table_bytes
+from kvd.format.strip import pack_table
 from kvd.limits import PAGE_BYTES
+from kvd.table import table_bytes
 from kvd.types import Lane, Part, PlaneClass, Shard, ShardScheme
 
 CELLS = 3

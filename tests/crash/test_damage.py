@@ -21,8 +21,8 @@ from kvd.catalog.loading import load_catalog
 from kvd.client import Stored
 from kvd.errors import Fault
 from kvd.format.segment import segment_name
-from kvd.format.strip import TABLE_ENTRY
 from kvd.limits import MIB, PAGE_BYTES
+from kvd.table import TABLE_ENTRY
 from kvd.types import CLASS_COUNT, PlaneClass
 from tests.crash.model import KEPT, Model, Prompt
 from tests.crash.node import Node

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from kvd.format.strip import pack_table, padded, table_bytes
+from kvd.format.strip import pack_table
+from kvd.table import padded, table_bytes
 from kvd.v1 import kvd_pb2 as pb
 from kvd.wire import FrameKind
 from tests.e2e.rawclient import DEADLINE_S, RawClient

@@ -21,7 +21,6 @@ from kvd.client.requests import Requests
 from kvd.core.events import Event, FetchWanted, KeyspaceWanted, ReserveWanted, SealWanted
 from kvd.core.invariants import check
 from kvd.errors import ErrorKind, KvdError
-from kvd.format.strip import table_bytes
 from kvd.limits import DIGEST_BYTES, KIB, PAGE_BYTES, Limits
 from kvd.rpc.frames import BUFFER_BYTES, FrameBuffer, FrameError, pack_frame
 from kvd.rpc.grpc_reading import Reading
@@ -29,6 +28,7 @@ from kvd.rpc.grpc_service import DEADLINE_MS_MAX, take_over_deadline
 from kvd.rpc.hello import check_hello
 from kvd.rpc.wishes import SHAPE_ITEMS_MAX, TEXT_BYTES_MAX, WISHES, parse
 from kvd.shape import cell_grid
+from kvd.table import table_bytes
 from kvd.testing.disk_strips import make_strip
 from kvd.types import Lane
 from kvd.v1 import kvd_pb2 as pb

@@ -41,17 +41,12 @@ from kvd.format.segment import (
     parse_segment_name,
     segment_name,
 )
-from kvd.format.strip import (
-    LENGTH_MASK,
-    RAW_FLAG,
-    pack_table,
-    parse_table,
-    table_bytes,
-)
+from kvd.format.strip import pack_table, parse_table
 from kvd.format.superblock import pack_superblock, parse_superblock
 from kvd.identity import digest_of_keyspace_bytes
 from kvd.limits import PAGE_BYTES
 from kvd.shape import validate_shape
+from kvd.table import LENGTH_MASK, RAW_FLAG, table_bytes
 from kvd.testing.disk_strips import CELLS, make_strip
 from kvd.testing.scene import Scene
 from tests.fuzz.parser import Length, Parser

@@ -16,9 +16,10 @@ from kvd.daemon.pieces import BrokenStrip, class_pieces
 from kvd.disk.carrier import HostCarrier
 from kvd.disk.files import OsFiles
 from kvd.disk.pieces import Pieces, Roots
-from kvd.format.strip import LENGTH_MASK, TABLE_ENTRY, parse_table, table_bytes
+from kvd.format.strip import parse_table
 from kvd.limits import PAGE_BYTES
 from kvd.shape import cell_grid
+from kvd.table import LENGTH_MASK, TABLE_ENTRY, table_bytes
 from kvd.testing.disk_strips import CELLS, make_strip, names_of
 from kvd.types import PlaneClass
 from tests.fuzz.parser import Length, Parser

@@ -13,8 +13,9 @@ from kvd.codec import (
     profile_by_id,
 )
 from kvd.errors import KvdError
-from kvd.format.strip import LENGTH_MASK, RAW_FLAG, parse_table
+from kvd.format.strip import parse_table
 from kvd.shape import cell_grid
+from kvd.table import LENGTH_MASK, RAW_FLAG
 from kvd.types import CLASS_COUNT, PlaneClass
 from tests.golden.descriptions import lane_of, shape_of
 

@@ -16,9 +16,9 @@ from kvd.core.events import KeyspaceWanted
 from kvd.core.keyspaces import on_keyspace
 from kvd.core.state import CoreConfig, Session, new_state
 from kvd.errors import KvdError
-from kvd.format.strip import LENGTH_MASK, RAW_FLAG, TABLE_ENTRY
 from kvd.identity import CHAIN_START, KVD_CHAIN, Keyspace, chain_digests, chunk_key, keyspace_digest
 from kvd.shape import BlockShape, HitRule, KvGroup, TensorShape, validate_shape
+from kvd.table import LENGTH_MASK, RAW_FLAG, TABLE_ENTRY
 from kvd.types import Dtype, Lane, Part, PlaneClass, Role, Shard, ShardScheme
 from tests.golden import accepted, document, refused
 from tests.golden.example import GENERATION, KEYSPACE, TENANT, TOKENS, worked_example

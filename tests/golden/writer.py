@@ -10,8 +10,9 @@ import numpy as np
 from kvd.checksum import checksum, strip_root
 from kvd.codec import CodecProfile, cell_bytes_max, cell_specs, encode_cells
 from kvd.codec.layout import CellSpec, cell_aligned, cell_geometry
-from kvd.format.strip import LENGTH_MASK, pack_table, padded, table_bytes
+from kvd.format.strip import pack_table
 from kvd.shape import BlockShape, CellGrid, cell_grid
+from kvd.table import LENGTH_MASK, padded, table_bytes
 from kvd.types import CLASS_COUNT, Lane, PlaneClass
 
 ENTRY = 16

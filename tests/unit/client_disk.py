@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 
 from kvd.client import EXACT
-from kvd.format.strip import LENGTH_MASK, parse_table
+from kvd.format.strip import parse_table
 from kvd.pieces import read_piece_bytes
+from kvd.table import LENGTH_MASK
 from kvd.v1 import kvd_pb2 as pb
 from kvd.wire import FrameKind
 from tests.unit.client_peer import CHUNKS, DEADLINE_S, LARGE, Stage, Strips

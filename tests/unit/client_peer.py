@@ -22,10 +22,10 @@ from kvd.client.arrays import source_views
 from kvd.client.mapping import Pool
 from kvd.client.strips import Encoder, lay
 from kvd.codec import PROFILE_DEFAULT
-from kvd.format.strip import TABLE_ENTRY, table_bytes
 from kvd.identity import Keyspace, chunk_key, keyspace_digest
 from kvd.limits import DIGEST_BYTES, MIB
 from kvd.shape import BlockShape, cell_grid
+from kvd.table import TABLE_ENTRY, table_bytes
 from kvd.types import Dtype, Lane
 from kvd.v1 import kvd_pb2 as pb
 from kvd.wire import FEATURES, FRAME_HEAD, PIECE_HEAD, FrameKind

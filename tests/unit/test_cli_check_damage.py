@@ -14,8 +14,8 @@ from kvd.checking.reading import Places, read_strips
 from kvd.checking.verifying import Verdict
 from kvd.disk.directories import open_directories
 from kvd.disk.files import OsFiles
-from kvd.format.strip import LENGTH_MASK, TABLE_ENTRY, table_bytes
 from kvd.limits import PAGE_BYTES
+from kvd.table import LENGTH_MASK, TABLE_ENTRY, table_bytes
 from kvd.testing.disk_strips import CELLS
 from tests.unit.check_scene import (
     SEGMENT_BYTES,

@@ -13,8 +13,8 @@ from kvd.checking.holdings import Strips, overlapping
 from kvd.format.keyspaces import pack_keyspace
 from kvd.format.records import SEGMENT_KEY_BYTES, empty_segments, seal_segments
 from kvd.format.rows import empty_rows, keys_of, put_lane, seal_rows
-from kvd.format.strip import TABLE_ENTRY
 from kvd.limits import PAGE_BYTES
+from kvd.table import TABLE_ENTRY
 from kvd.testing.disk_strips import CELLS
 from kvd.types import Lane, SegmentState
 from tests.unit.catalog_scene import CatalogScene

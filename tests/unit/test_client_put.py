@@ -10,9 +10,10 @@ import pytest
 from kvd.arena.memfd import Descriptors, open_slab
 from kvd.checksum import strip_root
 from kvd.client import Reason
-from kvd.format.strip import parse_table, table_bytes
+from kvd.format.strip import parse_table
 from kvd.identity import chunk_key
 from kvd.limits import DIGEST_BYTES
+from kvd.table import table_bytes
 from kvd.types import Lane, PlaneClass
 from kvd.v1 import kvd_pb2 as pb
 from kvd.wire import FrameKind

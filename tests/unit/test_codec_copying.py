@@ -7,8 +7,9 @@ from kvd.checksum import checksum
 from kvd.codec import available, backend, use_backend
 from kvd.codec import copying as copying_module
 from kvd.codec.copying import copy_strips
-from kvd.format.strip import TABLE_ENTRY, pack_table, parse_table, table_bytes
+from kvd.format.strip import pack_table, parse_table
 from kvd.limits import PAGE_BYTES
+from kvd.table import TABLE_ENTRY, table_bytes
 
 SIZES = (PAGE_BYTES, 3 * PAGE_BYTES, 40 * PAGE_BYTES)
 

@@ -12,8 +12,9 @@ from kvd.core.events import DeliveryEnded, DeliveryMoved
 from kvd.daemon.delivery import Delivery
 from kvd.daemon.pieces import PIECE_BYTES_MIN, BrokenStrip, class_pieces
 from kvd.errors import FaultKind
-from kvd.format.strip import pack_table, padded, table_bytes
+from kvd.format.strip import pack_table
 from kvd.limits import KIB, MIB, Limits
+from kvd.table import padded, table_bytes
 from kvd.types import PlaneClass
 
 PIECE_MAX = 1 * MIB

@@ -8,13 +8,13 @@ from kvd.client.mapping import Pool
 from kvd.client.strips import Encoder
 from kvd.codec import PROFILE_DEFAULT
 from kvd.errors import ErrorKind, KvdError
-from kvd.format.strip import LENGTH_MASK, RAW_FLAG, TABLE_ENTRY, table_bytes
 from kvd.limits import GIB, MIB, PAGE_BYTES
 from kvd.shape import cell_grid
 from kvd.sizing.chunks import bound_of, coded_strips, exact_bits_of, strips_of
 from kvd.sizing.models import MODELS, ModelShape
 from kvd.sizing.sizes import Wish, sizes_of
 from kvd.sizing.tiers import dram_chunks, ssd_chunks
+from kvd.table import LENGTH_MASK, RAW_FLAG, TABLE_ENTRY, table_bytes
 from kvd.types import CLASS_COUNT, Dtype, Lane
 
 TOKENS = 64
